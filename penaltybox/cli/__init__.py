@@ -1,0 +1,1 @@
+"""The composition root: joins the stages and talks to people."""

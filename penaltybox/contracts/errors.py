@@ -1,0 +1,37 @@
+"""The three kinds of failure: your configuration, their event, a store that is away."""
+
+from __future__ import annotations
+
+
+class PenaltyboxError(Exception):
+    """Root of all errors raised on purpose. The message is a sentence: what, where, got, wanted."""
+
+
+class ConfigurationError(PenaltyboxError):
+    """Yours to fix: a policy file, a setting, a flag."""
+
+
+class BadEvent(PenaltyboxError):  # noqa: N818 - the domain's name for it; it ends as a dead letter
+    """Theirs: a record that cannot be judged. It becomes a dead letter with `reason`.
+
+    Args:
+        reason: machine-readable slug, e.g. ``not_json``, ``wrong_type``, ``too_large``.
+        detail: a sentence for people.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class StoreUnavailable(PenaltyboxError):  # noqa: N818 - a state of the world, not a mistake
+    """A store did not answer. Nothing was acknowledged; try again after `retry_after_ms`."""
+
+    def __init__(self, detail: str, retry_after_ms: int = 1000) -> None:
+        super().__init__(detail)
+        self.retry_after_ms = retry_after_ms
+
+
+class GenerationMismatch(StoreUnavailable):
+    """Redis answers, but it is not the Redis we knew (wiped or swapped): run `penaltybox restore`."""

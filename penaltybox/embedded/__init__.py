@@ -1,0 +1,1 @@
+"""Real servers from PyPI wheels on one machine: broker, Valkey, ClickHouse's engine."""

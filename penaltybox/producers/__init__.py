@@ -1,0 +1,1 @@
+"""Where decisions come from: limiter, log adapters, publisher."""

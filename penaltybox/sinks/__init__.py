@@ -1,0 +1,1 @@
+"""Where results go: the Redis subject store and blocklist, and ClickHouse."""
