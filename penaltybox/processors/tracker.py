@@ -1,0 +1,62 @@
+"""How far each partition may be committed: up to the oldest delivered message that is not acknowledged.
+
+Faust's own tracker works with offsets and can commit past a record that is still being processed; this one
+keeps the delivered messages themselves, in order, and looks at their `acked` flag.  Identity, not the offset,
+decides: an acknowledgement that comes in late from before a rebalance cannot be taken for that of the same
+offset delivered again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+
+class Delivered(Protocol):
+    """A delivered message: `offset` is that of its last record, `acked` turns true when it is done."""
+
+    offset: int
+    acked: bool
+
+
+class Tracker:
+    """Delivered, unacknowledged messages per partition, oldest first."""
+
+    __slots__ = ("_pending", "_reached")
+
+    def __init__(self) -> None:
+        self._pending: dict[object, deque[Delivered]] = {}
+        self._reached: dict[object, int] = {}
+
+    def deliver(self, partition: Hashable, message: Delivered) -> None:
+        """Remember a message, in the order of its partition, before it is handed to anyone."""
+        pending = self._pending.get(partition)
+        if pending is None:
+            pending = self._pending[partition] = deque()
+        pending.append(message)
+
+    def reached(self, partition: Hashable) -> int | None:
+        """The offset to commit: one past the last message before the oldest unacknowledged one, None if none is."""
+        pending = self._pending.get(partition)
+        while pending and pending[0].acked:
+            self._reached[partition] = pending.popleft().offset + 1
+        return self._reached.get(partition)
+
+    def unacknowledged(self) -> int:
+        """Number of delivered messages that nobody has acknowledged yet, over all partitions."""
+        for partition in self._pending:
+            self.reached(partition)
+        return sum(1 for pending in self._pending.values() for message in pending if not message.acked)
+
+    def partitions(self) -> Iterator[object]:
+        """Partitions in which anything was delivered since they were last forgotten."""
+        return iter(tuple(self._pending))
+
+    def forget(self, partitions: Iterable[Hashable] | None = None) -> None:
+        """Drop what was delivered (of all partitions when None): revoked, or about to be read again after a seek."""
+        for partition in tuple(self._pending) if partitions is None else partitions:
+            self._pending.pop(partition, None)
+            self._reached.pop(partition, None)
