@@ -1,0 +1,158 @@
+"""The policy file: limits, rules, ladder, shared IPs, trust, allowlist. Typed; a mistake is an error that says where.
+
+Durations in these structs are milliseconds already. The version of a policy is the hash of its canonical form, so
+comments and the order of keys don't change it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
+Answer = Literal["deny", "challenge", "shadow"]
+Filter = tuple[str, ...]
+
+MAX_DISTINCT: Final = 64
+MAX_COUNT: Final = 10_000
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One threshold of the inline limiter: `limit` requests (or cost) per window."""
+
+    name: str
+    limit: int
+    window_ms: int
+    algorithm: Algorithm = "sliding_window"
+    answer: Answer = "deny"
+    dry_run: bool = False
+
+
+class When(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which decisions a rule sees: literals and ``*`` patterns; an absent filter means the rule's default."""
+
+    action: Filter | None = None
+    reason: Filter | None = None
+    scenario: Filter | None = None
+    route: Filter | None = None
+    source: Filter | None = None
+    violated: Filter | None = None
+
+
+class Then(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What follows: exactly one of a step up, at least a level, points of risk, a challenge of a duration."""
+
+    step: bool = False
+    level: str | None = None
+    score: int | None = None
+    challenge_ms: int | None = None
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A detection: `n` matching decisions, or `n` distinct values of `distinct`, of one subject within a window."""
+
+    name: str
+    on: str
+    kind: Literal["count", "distinct"]
+    n: int
+    window_ms: int
+    then: Then
+    distinct: str = ""
+    when: When = When()
+    shadow: bool = False
+
+    @property
+    def key(self) -> int:
+        """Hash of the definition: counters are kept under it, so a changed rule starts afresh."""
+        return int.from_bytes(hashlib.blake2b(msgspec.json.encode(self), digest_size=7).digest(), "big")
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of the ladder. `duration_ms` None is permanent. `name` is unique, durations don't decrease."""
+
+    name: str
+    action: Literal["warn", "deny"]
+    duration_ms: int | None
+
+
+class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Rungs, how they are forgiven, and how far each dimension may climb."""
+
+    rungs: tuple[Rung, ...]
+    forgive_ms: int
+    memory_ms: int
+    caps: dict[str, str]
+    jitter_percent: int = 0
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True):
+    """A risk score that is crossed upward fires once: a challenge, a step or a level."""
+
+    at: int
+    then: Then
+
+
+class ScorePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The decaying risk score of a subject: every contribution falls linearly to zero over the window."""
+
+    window_ms: int
+    thresholds: tuple[Threshold, ...]
+
+
+class SharedIpPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """An address with this many distinct established users within the window is challenged, never denied."""
+
+    established: int
+    window_ms: int
+
+
+class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Points per outcome label, what they earn, and how long they last. A negative sum of points is no trust."""
+
+    points: dict[str, int]
+    established_at: int
+    multipliers: tuple[tuple[int, int], ...]
+    """(points, quota multiplier in percent), ascending."""
+    ttl_ms: int
+
+
+class AllowEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subject (canonical), or a CIDR range of addresses, that nothing happens to until `until` (None = always)."""
+
+    subject: str = ""
+    cidr: str = ""
+    until: int | None = None
+    note: str = ""
+
+
+class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """More new denials within a minute than both of these pauses new blocks: a bad rule must not ban everybody."""
+
+    denials: Annotated[int, Meta(ge=1)]
+    share_percent: Annotated[int, Meta(ge=1, le=100)]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole policy, validated."""
+
+    limits: dict[str, dict[str, tuple[Limit, ...]]]
+    rules: tuple[Rule, ...]
+    ladder: LadderPolicy
+    score: ScorePolicy
+    shared_ip: SharedIpPolicy | None
+    trust: TrustPolicy
+    allow: tuple[AllowEntry, ...]
+    breaker: BreakerPolicy | None
+    challenge_ms: int
+    """How long a challenge lasts that stands for a denial without an end (a permanent rung under a challenge cap)."""
+    pass_ms: int
+    lateness_ms: int
+    late_after_ms: int
+
+    @property
+    def version(self) -> str:
+        """First 12 hex digits of the SHA-256 of the canonical form."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]

@@ -1,0 +1,106 @@
+"""A place in a policy document: reads typed values and words errors with their path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.subjects import DIMENSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Node:
+    """A value and where it stands, e.g. ``policy.yaml: rules.device_farm.window``."""
+
+    def __init__(self, value: object, where: str) -> None:
+        self.value: Any = value
+        self.where = where
+
+    def error(self, got: object, wanted: str) -> ConfigurationError:
+        """The error for this place."""
+        return ConfigurationError(f"{self.where}: got {_short(got)}, wanted {wanted}")
+
+    def mapping(self, allowed: Iterable[str]) -> Node:
+        """This node, after checking that it is a mapping with none but the allowed keys."""
+        known = tuple(allowed)
+        for key, _ in self.pairs():
+            if key not in known:
+                raise self.error(f"the unknown key {key!r}", f"one of {', '.join(known)}")
+        return self
+
+    def pairs(self) -> Iterator[tuple[str, Node]]:
+        """Keys (as text) and their nodes."""
+        if not isinstance(self.value, Mapping):
+            raise self.error(self.value, "a mapping (key: value)")
+        for key, value in self.value.items():
+            yield str(key), self._at(str(key), value)
+
+    def items(self) -> Iterator[Node]:
+        """The nodes of a list."""
+        if isinstance(self.value, str) or not isinstance(self.value, Sequence):
+            raise self.error(self.value, "a list")
+        for index, value in enumerate(self.value):
+            yield Node(value, f"{self.where}[{index}]")
+
+    def has(self, key: str) -> bool:
+        """Whether the mapping has this key."""
+        return key in self.value
+
+    def child(self, key: str, default: object) -> Node:
+        """The node of a key, or of the default (None stands for 'not given')."""
+        return self._at(key, self.value.get(key, default))
+
+    def integer(self, key: str, default: int | None, *, least: int, most: int) -> int:
+        """A whole number within bounds; required without a default."""
+        return self.child(key, default).whole(least=least, most=most)
+
+    def whole(self, *, least: int, most: int) -> int:
+        """This value as a whole number within bounds."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
+            raise self.error(self.value, f"a whole number from {least} to {most}")
+        return self.value
+
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """A yes or no."""
+        child = self.child(key, default)
+        if not isinstance(child.value, bool):
+            raise child.error(child.value, "true or false")
+        return child.value
+
+    def duration(self, key: str, default: str | None) -> int:
+        """A duration in ms; required without a default."""
+        child = self.child(key, default)
+        return parse_duration(child.value, child.where)
+
+    def text(self, *, allow_empty: bool = False) -> str:
+        """This value as a text."""
+        if not isinstance(self.value, str) or not (self.value or allow_empty):
+            raise self.error(self.value, "a text")
+        return self.value
+
+    def one_of(self, choices: Sequence[str]) -> str:
+        """This value as one of the choices."""
+        if self.value not in choices:
+            raise self.error(self.value, f"one of {', '.join(choices)}")
+        return str(self.value)
+
+    def dimensions(self, text: str) -> str:
+        """Checks a dimension or a combination such as ``device+route``."""
+        if not all(DIMENSION.fullmatch(part) for part in text.split("+")):
+            raise self.error(text, "a dimension such as user, device, ip, or a combination such as device+route")
+        return text
+
+    def _at(self, key: str, value: object) -> Node:
+        separator = ": " if ": " not in self.where else "."
+        return Node(value, f"{self.where}{separator}{key}")
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a line of a terminal
