@@ -7,8 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-import yaml
-
 from penaltybox.contracts.durations import format_duration, parse_duration
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Label
@@ -24,7 +22,7 @@ from penaltybox.contracts.policy import (
     TrustPolicy,
 )
 from penaltybox.contracts.policy_rules import read_limits, read_rules, read_then
-from penaltybox.contracts.policy_yaml import Node
+from penaltybox.contracts.policy_yaml import Node, read_yaml
 from penaltybox.contracts.subjects import parse_subject
 
 if TYPE_CHECKING:
@@ -53,13 +51,7 @@ def load_policy(path: Path | str) -> Policy:
 
 def parse_policy(text: str, name: str = "policy") -> Policy:
     """The policy in a text; `name` stands before every error. See `load_policy`."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise ConfigurationError(f"{name}: nested too deeply to be a policy") from error
-    return policy_from(document, name)
+    return policy_from(read_yaml(text, name), name)
 
 
 def policy_from(document: object, name: str = "policy") -> Policy:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
@@ -11,6 +14,42 @@ from penaltybox.contracts.subjects import DIMENSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which `on`, `off`, `yes` and `no` are words, as in YAML 1.2, and a key may stand only once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - theirs
+        """As the base does, refusing a key that stands twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != _BOOL] for first, pairs in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|false)$"), list("tf"))
+
+
+def read_yaml(text: str, name: str) -> object:
+    """Plain data from YAML.
+
+    Raises:
+        ConfigurationError: not YAML, with line and column.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{name}: nested too deeply to be a policy") from error
 
 
 class Node:

@@ -1,0 +1,149 @@
+"""All settings, one object: environment prefix ``PENALTYBOX_``, ``.env`` read, secrets masked when printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta
+
+from penaltybox.contracts.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "PENALTYBOX_"
+_SECRETS: Final = frozenset({"kafka_password", "redis_password", "clickhouse_password", "hash_key"})
+_URLS: Final = frozenset({"redis_url", "clickhouse_url"})
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are and how much of them. Read with `read_settings`; every field is documented in docs/settings.md."""
+
+    kafka: str = "127.0.0.1:9092"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    kafka_username: str = ""
+    kafka_password: str = ""
+    kafka_ca: str = ""
+    kafka_certificate: str = ""
+    kafka_key: str = ""
+    kafka_partitions: Positive = 8
+    kafka_replication: Positive = 1
+    topic_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,80}$")] = "penaltybox"
+    decisions_retention: str = "7d"
+    outcomes_retention: str = "30d"
+    penalties_retention: str = "90d"
+    dead_letters_retention: str = "7d"
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_username: str = ""
+    redis_password: str = ""
+    redis_ca: str = ""
+    redis_certificate: str = ""
+    redis_key: str = ""
+    redis_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}$")] = "pbx"
+    redis_timeout_ms: Positive = 2000
+
+    clickhouse_url: str = "http://127.0.0.1:8123"
+    clickhouse_username: str = "default"
+    clickhouse_password: str = ""
+    clickhouse_database: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "penaltybox"
+
+    policy: str = ""
+    ipv6_prefix: Annotated[int, Meta(ge=16, le=128)] = 64
+    hashed_dimensions: tuple[str, ...] = ()
+    hash_key: str = ""
+
+    data_dir: str = ""
+    cache_subjects: Positive = 200_000
+    linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 50
+    stop_timeout_s: Positive = 20
+    watchdog_s: Positive = 60
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    def masked(self) -> dict[str, Any]:
+        """Every setting for people: secrets as ``***``, passwords in URLs too."""
+        shown: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name in _SECRETS and value:
+                value = "***"
+            elif name in _URLS:
+                value = mask_url(value)
+            shown[name] = value
+        return shown
+
+    def __repr__(self) -> str:
+        """The masked form: a settings object in a log or traceback tells no secret."""
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.masked().items())})"
+
+    __str__ = __repr__
+
+
+def mask_url(url: str) -> str:
+    """A URL whose password, if any, is ``***``."""
+    parts = urlsplit(url)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    if not at or ":" not in userinfo:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{userinfo.split(':', 1)[0]}:***@{host}"))
+
+
+def read_settings(environment: Mapping[str, str], dotenv: Path | None = None) -> Settings:
+    """Settings from ``PENALTYBOX_*`` variables; those in a `.env` file stand behind the environment's.
+
+    Args:
+        environment: usually ``os.environ``, read by the composition root.
+        dotenv: a file of ``NAME=value`` lines, if it exists.
+
+    Raises:
+        ConfigurationError: an unknown name, or a value that is not allowed; the message never shows a secret.
+    """
+    found = _read_dotenv(dotenv) if dotenv is not None and dotenv.is_file() else {}
+    found.update({name: value for name, value in environment.items() if name.startswith(PREFIX)})
+    values: dict[str, Any] = {}
+    for name, text in found.items():
+        field = name.removeprefix(PREFIX).lower()
+        if field not in Settings.__struct_fields__:
+            raise ConfigurationError(f"{name}: no such setting; `penaltybox doctor` lists them")
+        values[field] = tuple(filter(None, text.split(","))) if field == "hashed_dimensions" else text
+    settings = _convert(values)
+    if settings.hashed_dimensions and not settings.hash_key:
+        raise ConfigurationError(
+            f"{PREFIX}HASH_KEY: got nothing, wanted a key, because {PREFIX}HASHED_DIMENSIONS is set"
+        )
+    return settings
+
+
+def _convert(values: dict[str, Any]) -> Settings:
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, Settings, strict=False)
+        except msgspec.ValidationError as error:
+            got = "***" if name in _SECRETS else mask_url(value) if name in _URLS else value
+            wanted = str(error).split(" - at", maxsplit=1)[0]
+            raise ConfigurationError(f"{PREFIX}{name.upper()}: got {got!r}: {wanted}") from None
+    return msgspec.convert(values, Settings, strict=False)
+
+
+def _read_dotenv(path: Path) -> dict[str, str]:
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{path}:{number}: got a line without =, wanted NAME=value")
+        if name.strip().startswith(PREFIX):
+            found[name.strip()] = _unquote(value.strip())
+    return found
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
