@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,6 +12,7 @@ from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 PREFIX: Final = "PENALTYBOX_"
 _SECRETS: Final = frozenset({"kafka_password", "redis_password", "clickhouse_password", "hash_key"})
@@ -22,7 +22,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are and how much of them. Read with `read_settings`; every field is documented in docs/settings.md."""
+    """Where things are and how much of them; read with `read_settings`. docs/settings.md describes every field."""
 
     kafka: str = "127.0.0.1:9092"
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
