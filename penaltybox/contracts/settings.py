@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka_ca: str = ""
     kafka_certificate: str = ""
     kafka_key: str = ""
+    kafka_session_timeout_ms: Annotated[int, Meta(ge=1000)] = 6000
     kafka_partitions: Positive = 8
     kafka_replication: Positive = 1
     topic_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,80}$")] = "penaltybox"

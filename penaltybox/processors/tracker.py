@@ -9,10 +9,12 @@ offset delivered again.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+
+P = TypeVar("P")
 
 
 class Delivered(Protocol):
@@ -22,23 +24,23 @@ class Delivered(Protocol):
     acked: bool
 
 
-class Tracker:
+class Tracker(Generic[P]):
     """Delivered, unacknowledged messages per partition, oldest first."""
 
     __slots__ = ("_pending", "_reached")
 
     def __init__(self) -> None:
-        self._pending: dict[object, deque[Delivered]] = {}
-        self._reached: dict[object, int] = {}
+        self._pending: dict[P, deque[Delivered]] = {}
+        self._reached: dict[P, int] = {}
 
-    def deliver(self, partition: Hashable, message: Delivered) -> None:
+    def deliver(self, partition: P, message: Delivered) -> None:
         """Remember a message, in the order of its partition, before it is handed to anyone."""
         pending = self._pending.get(partition)
         if pending is None:
             pending = self._pending[partition] = deque()
         pending.append(message)
 
-    def reached(self, partition: Hashable) -> int | None:
+    def reached(self, partition: P) -> int | None:
         """The offset to commit: one past the last message before the oldest unacknowledged one, None if none is."""
         pending = self._pending.get(partition)
         while pending and pending[0].acked:
@@ -51,11 +53,11 @@ class Tracker:
             self.reached(partition)
         return sum(1 for pending in self._pending.values() for message in pending if not message.acked)
 
-    def partitions(self) -> Iterator[object]:
+    def partitions(self) -> Iterator[P]:
         """Partitions in which anything was delivered since they were last forgotten."""
         return iter(tuple(self._pending))
 
-    def forget(self, partitions: Iterable[Hashable] | None = None) -> None:
+    def forget(self, partitions: Iterable[P] | None = None) -> None:
         """Drop what was delivered (of all partitions when None): revoked, or about to be read again after a seek."""
         for partition in tuple(self._pending) if partitions is None else partitions:
             self._pending.pop(partition, None)

@@ -1,0 +1,217 @@
+"""The Faust app of a role: our transport, no web server, no leader topic, no files, a deadline for leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import faust
+from faust.app.base import BootStrategy as FaustBootStrategy
+from faust.auth import SASLCredentials, SSLCredentials
+from yarl import URL
+
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.processors.seams import no_seam
+from penaltybox.processors.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.seams import Seam
+
+# A worker that holds its input (a pause, a store outage) fetches nothing for as long as it takes and must stay in its
+# group all the same; heartbeats have a thread of their own, so this only has to outlast any outage.
+MAX_POLL_INTERVAL_S = 14 * 24 * 3600.0
+
+
+class BootStrategy(FaustBootStrategy):
+    """Start everything but the web server: a worker opens no port."""
+
+    enable_web = False
+
+
+class App(faust.App):
+    """A Faust app whose `run_topics` arrive in runs.
+
+    Attributes:
+        run_topics: names of topics that our transport delivers in runs.
+        drain: awaited with a deadline (loop time) before partitions are given up; finishes what the agents hold.
+        drain_s: seconds that giving up partitions may take; far below the rebalance timeout.
+        seam: called at named places, for fault injection.
+    """
+
+    BootStrategy = BootStrategy
+    run_topics: frozenset[str] = frozenset()
+    drain: Callable[[float], Awaitable[None]] | None = None
+    drain_s: float = 10.0
+    seam: Seam = staticmethod(no_seam)
+
+    def run_topic(self, *names: str) -> Any:
+        """The topic (or topics together) as a channel whose events carry runs of raw records."""
+        self.run_topics |= frozenset(names)
+        return self.topic(*names, key_serializer="raw", value_serializer="raw", allow_empty=True)
+
+    def _new_transport(self) -> Transport:
+        return Transport(self.conf.broker_consumer, self)
+
+    def _new_producer_transport(self) -> Transport:
+        return Transport(self.conf.broker_producer, self)
+
+    def _create_directories(self) -> None:
+        """Nothing: no tables, so no files."""
+
+
+class Ending:
+    """When a role's process is to end, and why. `error` None: in good order."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self._event = asyncio.Event()
+
+    def request(self) -> None:
+        """End in good order: drain, flush, acknowledge, commit, leave."""
+        self._event.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End because of an error; the first one counts."""
+        self.error = self.error or error
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Return when the process is to end."""
+        await self._event.wait()
+
+
+def make_app(
+    settings: Settings,
+    role: str,
+    *,
+    commit_interval_s: float = 1.0,
+    fetch_bytes: int = 1024 * 1024,
+    buffered_runs: int = 16,
+    seam: Seam = no_seam,
+) -> App:
+    """Make the app of one role; consumer group and app id are `{topic_prefix}-{role}`.
+
+    Args:
+        settings: brokers, security, session and stop timeouts.
+        role: ``penalties``, ``analytics``: each has offsets of its own.
+        commit_interval_s: offsets are committed this often.
+        fetch_bytes: most bytes of one partition in one run.
+        buffered_runs: runs waiting for the agent before fetching stops.
+        seam: fault injection.
+
+    Raises:
+        ConfigurationError: from `kafka_credentials`.
+    """
+    session_s = settings.kafka_session_timeout_ms / 1000
+    app = App(
+        f"{settings.topic_prefix}-{role}",
+        broker=[URL(f"pbx+kafka://{broker.strip()}") for broker in settings.kafka.split(",")],
+        broker_credentials=kafka_credentials(settings),
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 4,
+        broker_rebalance_timeout=max(60.0, settings.stop_timeout_s * 3.0),
+        broker_max_poll_interval=MAX_POLL_INTERVAL_S,
+        broker_max_poll_records=None,
+        broker_commit_interval=commit_interval_s,
+        # Our own watchdog knows when a wait is meant; Faust's would only write long warnings.
+        broker_commit_livelock_soft_timeout=MAX_POLL_INTERVAL_S,
+        stream_processing_timeout=MAX_POLL_INTERVAL_S,
+        consumer_max_fetch_size=fetch_bytes,
+        consumer_auto_offset_reset="earliest",
+        stream_buffer_maxsize=buffered_runs,
+        stream_wait_empty=True,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        producer_acks=-1,
+        producer_linger=0,
+        web_enabled=False,
+        autodiscover=False,
+    )
+    # Leaving has to draw in the flush and, after it, the last commit: half of the time for each.
+    app.drain_s = settings.stop_timeout_s / 2
+    app.seam = seam
+    return app
+
+
+def kafka_credentials(settings: Settings) -> Any:
+    """Faust credentials for the security protocol of the settings, None for PLAINTEXT.
+
+    Raises:
+        ConfigurationError: SASL without a user name, or certificate files that cannot be read.
+    """
+    protocol = settings.kafka_security_protocol
+    context = _tls(settings) if protocol.endswith("SSL") else None
+    if protocol.startswith("SASL"):
+        if not settings.kafka_username:
+            raise ConfigurationError(
+                f"PENALTYBOX_KAFKA_USERNAME: got nothing, wanted a user name, because the protocol is {protocol}"
+            )
+        return SASLCredentials(
+            username=settings.kafka_username,
+            password=settings.kafka_password,
+            ssl_context=context,
+            mechanism=settings.kafka_sasl_mechanism,
+        )
+    return SSLCredentials(context) if context else None
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.kafka_ca or None)
+        if settings.kafka_certificate:
+            context.load_cert_chain(settings.kafka_certificate, settings.kafka_key or None)
+    except OSError as error:
+        raise ConfigurationError(f"Kafka TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY): {error}") from error
+    return context
+
+
+async def run_app(app: App, ending: Ending, background: Iterable[Coroutine[Any, Any, None]] = ()) -> None:
+    """Run an app until `ending`, then leave the group in good order.
+
+    Args:
+        app: not yet started.
+        ending: set by a signal, a watchdog, an agent, or here when a background task or the app fails.
+        background: run beside the app until it has stopped (draining may need them).
+
+    Raises:
+        BaseException: the error of `ending`.
+    """
+    tasks = [asyncio.create_task(_watched(coroutine, ending)) for coroutine in background]
+    app_watch = asyncio.create_task(_watched(_until_stopped(app), ending))
+    try:
+        await app.start()
+        await ending.wait()
+    finally:
+        app_watch.cancel()
+        await _stop(app)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if ending.error is not None:
+        raise ending.error
+
+
+async def _watched(coroutine: Coroutine[Any, Any, None], ending: Ending) -> None:
+    try:
+        await coroutine
+    except Exception as error:  # noqa: BLE001 - whatever it is, the process ends with it
+        ending.fail(error)
+
+
+async def _until_stopped(app: App) -> None:
+    await app.wait_until_stopped()
+    if app.crash_reason is not None:
+        raise app.crash_reason
+    raise PenaltyboxError("the Faust app stopped by itself")
+
+
+async def _stop(app: App) -> None:
+    """Stop within twice the drain deadline; a broker that is away must not keep a process alive."""
+    try:
+        await asyncio.wait_for(app.stop(), timeout=app.drain_s * 2)
+    except TimeoutError:
+        app.log.warning("The app did not stop within %s s; leaving without it", app.drain_s * 2)
