@@ -1,0 +1,79 @@
+"""Which port a server gets, and who listens where."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+LOOPBACK = "127.0.0.1"
+_LISTEN = "0A"
+
+
+class Reservation:
+    """A loopback port that nobody else is given while this is open.
+
+    The socket is bound with SO_REUSEADDR and never listens: the kernel then lets one server bind and listen on the
+    same port (all ours set SO_REUSEADDR) and hands it to nobody who asks for a free one, also while a server restarts.
+
+    Args:
+        port: the wanted port, 0 for any free one.
+
+    Raises:
+        OSError: the wanted port is taken.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((LOOPBACK, port))
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._socket.close()
+
+
+class Listener(NamedTuple):
+    """A listening TCP socket."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    inode: str
+
+
+def listeners(pid: int) -> list[Listener]:
+    """The TCP sockets on which process `pid` listens, from /proc; empty when it has ended."""
+    try:
+        targets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return []
+    return [found for found in _all_listeners(pid) if f"socket:[{found.inode}]" in targets]
+
+
+def _all_listeners(pid: int) -> Iterator[Listener]:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN:
+                address, port = fields[1].split(":")
+                yield Listener(_address(address), int(port, 16), fields[9])
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """An address as /proc writes it: 32-bit words in the machine's (little-endian) order."""
+    packed = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    address = ip_address(packed)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

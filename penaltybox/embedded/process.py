@@ -1,0 +1,133 @@
+"""The owner's side of a guarded server process: start it, hear that it ended, end it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from penaltybox.contracts.errors import PenaltyboxError
+
+GUARD = Path(__file__).with_name("guard.py")
+ANSWER_DEADLINE_S = 20.0
+
+
+class ServerFailed(PenaltyboxError):  # noqa: N818 - a state of the world: the server is not there
+    """An embedded server did not start, or died. The message ends with the last lines of its log."""
+
+
+class GuardedProcess:
+    """One server process behind a guard: it ends with this process, even when this process is killed.
+
+    All methods block for at most their deadline and may be called from any thread; in async code use
+    `asyncio.to_thread`.
+
+    Args:
+        command: the server's command line.
+        log_path: where its output is appended.
+        environment: variables added to this process's own.
+        grace_s: seconds between the polite signal and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        environment: Mapping[str, str] | None = None,
+        grace_s: float = 5.0,
+    ) -> None:
+        self.command = list(command)
+        self.log_path = log_path
+        self.grace_s = grace_s
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.on_exit: list[Callable[[], None]] = []
+        self._environment = {**os.environ, **(environment or {})}
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Start guard and server; returns when the server's pid is known (it may not listen yet)."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._guard = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+                [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), str(self.grace_s), *self.command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+                bufsize=0,
+            )
+        threading.Thread(target=self._listen, args=(self._guard,), name="guard-reports", daemon=True).start()
+        if not self._started.wait(ANSWER_DEADLINE_S):
+            self.kill()
+            raise ServerFailed(f"{self.command[0]} was not started within {ANSWER_DEADLINE_S:.0f} s.")
+
+    def _listen(self, guard: subprocess.Popen[bytes]) -> None:
+        """Read the guard's reports until it has ended (a thread of its own)."""
+        assert guard.stdout is not None  # noqa: S101 - opened as a pipe above
+        exit_code = None
+        for line in guard.stdout:
+            word, value = line.split()
+            if word == b"pid":
+                self.pid = int(value)
+                self._started.set()
+            else:
+                exit_code = int(value)
+        guard.stdout.close()
+        guard.wait()
+        # A guard that was killed reports nothing: the kernel killed its server.
+        self.exit_code = -9 if exit_code is None else exit_code
+        self._started.set()
+        self._ended.set()
+        for callback in self.on_exit:
+            callback()
+
+    @property
+    def running(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._guard is not None and not self._ended.is_set()
+
+    def wait(self, deadline_s: float) -> bool:
+        """Whether the server has ended within `deadline_s` seconds."""
+        return self._ended.wait(deadline_s)
+
+    def _command(self, word: bytes) -> None:
+        if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
+            return
+        try:
+            self._guard.stdin.write(word + b"\n")
+        except BrokenPipeError:
+            return  # it has ended
+
+    def stop(self) -> None:
+        """Ask politely, then kill; returns when the server is gone."""
+        self._end(b"term", self.grace_s + ANSWER_DEADLINE_S)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the server is gone."""
+        self._end(b"kill", ANSWER_DEADLINE_S)
+
+    def _end(self, word: bytes, deadline_s: float) -> None:
+        if self._guard is None:
+            return
+        self._command(word)
+        if not self.wait(deadline_s):
+            self._guard.kill()
+            self.wait(ANSWER_DEADLINE_S)
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+
+    def pause(self) -> None:
+        """SIGSTOP: the server keeps its connections and answers nothing."""
+        self._command(b"pause")
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self._command(b"resume")
