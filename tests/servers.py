@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clickhouse_connect
@@ -22,6 +21,8 @@ from penaltybox.embedded.redis_server import RedisServer
 from tests.kafka.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from _pytest.fixtures import FixtureRequest
 
 AnyBroker = Broker | ApacheKafka

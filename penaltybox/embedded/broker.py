@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import socket
 import struct
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.embedded.ports import LOOPBACK
 from penaltybox.embedded.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Broker(Server):
@@ -38,7 +40,9 @@ class Broker(Server):
 
 def lists_brokers(port: int) -> bool:
     """Whether the Kafka broker on this loopback port answers a Metadata request (version 1) with a broker in it."""
-    request = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)  # api, version, correlation, no client; no topics
+    request = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(
+        ">i", 0
+    )  # api, version, correlation, no client; no topics
     with socket.create_connection((LOOPBACK, port), timeout=2) as connection, connection.makefile("rb") as answer:
         connection.sendall(struct.pack(">i", len(request)) + request)
         head = answer.read(12)  # size, correlation id, number of brokers

@@ -50,7 +50,8 @@ class Handler(BaseHTTPRequestHandler):
             body = self._body()
             url = urlsplit(self.path)
             self._refuse_browsers()
-            request = read_request(self.command, url.query, self.headers, body)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = read_request(self.command, url.query, headers, body)
         except (RequestError, ValueError) as error:
             self._fail(_BAD_REQUEST, 0, f"Bad request: {error}")
             self.close_connection = True
@@ -132,8 +133,9 @@ class Endpoint(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the overridden signature
         """A client that went away is nothing; everything else is logged."""
-        if not isinstance(sys.exception(), ConnectionError):
-            logger.exception("A request failed.")
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError):
+            logger.error("A request failed.", exc_info=error)
 
 
 def serve(path: Path, port: int) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penaltybox.embedded.clickhouse_request import Insert, Request
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from penaltybox.embedded.clickhouse_request import Insert, Request
 
 _FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*\Z", re.IGNORECASE)
 _CODE = re.compile(r"Code: (\d+)\.")
@@ -134,4 +136,6 @@ def _query(connection: Any, request: Request) -> Answer:
 
 def summary_json(answer: Answer) -> str:
     """X-ClickHouse-Summary."""
-    return json.dumps({"read_rows": "0", "read_bytes": "0", "written_rows": "0", "written_bytes": "0"} | dict(answer.summary))
+    return json.dumps(
+        {"read_rows": "0", "read_bytes": "0", "written_rows": "0", "written_bytes": "0"} | dict(answer.summary)
+    )

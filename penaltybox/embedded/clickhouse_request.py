@@ -7,11 +7,13 @@ import binascii
 import importlib
 import re
 import sys
-from collections.abc import Mapping
 from email.parser import BytesParser
 from email.policy import HTTP
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 READER = "reader"
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -83,12 +85,14 @@ class Request(NamedTuple):
 def read_request(method: str, query_string: str, headers: Mapping[str, str], body: bytes) -> Request:
     """A request as it came: GET is read-only, as in ClickHouse, and so is the user `reader`.
 
+    `headers` have lower-case names.
+
     Raises:
         RequestError: an unknown encoding, a broken form, a setting's name that is no name.
     """
     values = dict(parse_qsl(query_string, keep_blank_values=True))
-    body = _decoded(body, headers.get("Content-Encoding", ""))
-    content_type = headers.get("Content-Type", "")
+    body = _decoded(body, headers.get("content-encoding", ""))
+    content_type = headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
         values |= _form(body, content_type)
         body = b""
@@ -103,23 +107,23 @@ def read_request(method: str, query_string: str, headers: Mapping[str, str], bod
         settings[name] = value
     return Request(
         text=text,
-        database=values.get("database") or headers.get("X-ClickHouse-Database", ""),
+        database=values.get("database") or headers.get("x-clickhouse-database", ""),
         settings=settings,
         parameters={name[6:]: value for name, value in values.items() if name.startswith("param_")},
-        query_id=values.get("query_id") or headers.get("X-ClickHouse-Query-Id", ""),
+        query_id=values.get("query_id") or headers.get("x-clickhouse-query-id", ""),
         reader=method == "GET" or _user(values, headers) == READER,
-        default_format=values.get("default_format") or headers.get("X-ClickHouse-Format", ""),
+        default_format=values.get("default_format") or headers.get("x-clickhouse-format", ""),
     )
 
 
 def _user(values: Mapping[str, str], headers: Mapping[str, str]) -> str:
-    scheme, _, credentials = headers.get("Authorization", "").partition(" ")
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(credentials).decode().partition(":")[0]
         except (binascii.Error, UnicodeDecodeError) as error:
             raise RequestError("The Authorization header is not valid Basic authentication.") from error
-    return headers.get("X-ClickHouse-User", "") or values.get("user", "")
+    return headers.get("x-clickhouse-user", "") or values.get("user", "")
 
 
 def _form(body: bytes, content_type: str) -> dict[str, str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.embedded.clickhouse_request import READER
 from penaltybox.embedded.ports import LOOPBACK
 from penaltybox.embedded.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PACKAGES = Path(__file__).parents[2]
 

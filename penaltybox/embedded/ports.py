@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOPBACK = "127.0.0.1"
 _LISTEN = "0A"

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penaltybox.contracts.errors import PenaltyboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 GUARD = Path(__file__).with_name("guard.py")
 ANSWER_DEADLINE_S = 20.0

@@ -6,13 +6,15 @@ import importlib.util
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.embedded.ports import LOOPBACK
 from penaltybox.embedded.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class RedisServer(Server):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.embedded.ports import LOOPBACK, Reservation, listeners
 from penaltybox.embedded.process import GuardedProcess, ServerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 START_ATTEMPTS = 5
 POLL_S = 0.005
@@ -47,7 +49,7 @@ class Server(ABC):
         """Variables that the server needs beside the owner's own."""
         return {}
 
-    def prepare(self, port: int) -> None:
+    def prepare(self, port: int) -> None:  # noqa: B027 - a hook, empty for most
         """Write what the server reads at its start (nothing by default)."""
 
     def answers(self) -> bool:
@@ -132,9 +134,8 @@ class Server(ABC):
                 raise ServerFailed(f"{self.name} ended at its start with code {process.exit_code}.\n{self.last_log()}")
             if time.monotonic() > deadline:
                 process.kill()
-                raise ServerFailed(
-                    f"{self.name} did not answer on port {port} within {self.start_deadline_s:.0f} s.\n{self.last_log()}"
-                )
+                wanted = f"within {self.start_deadline_s:.0f} s"
+                raise ServerFailed(f"{self.name} did not answer on port {port} {wanted}.\n{self.last_log()}")
             time.sleep(POLL_S)
 
     def _ready(self) -> bool:

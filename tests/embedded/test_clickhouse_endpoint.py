@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import clickhouse_connect
 import pytest
-from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from penaltybox.embedded.clickhouse_request import RequestError, read_request
-from penaltybox.embedded.clickhouse_server import ClickHouseServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clickhouse_connect.driver.client import Client
+
+    from penaltybox.embedded.clickhouse_server import ClickHouseServer
 
 pytestmark = pytest.mark.stack
 READONLY = 164
@@ -36,7 +41,9 @@ def test_column_inserts_and_reads(
     rows = [list(range(1000)), [f"it's\t{n}" for n in range(1000)]]
     assert writer.insert("t", rows, column_names=["a", "b"], column_oriented=True).written_rows == 1000
     writer.close()
-    answer = client.query("SELECT a, b FROM t WHERE a >= {low:Int64} AND b != {no:String}", {"low": 998, "no": "it's\t998"})
+    answer = client.query(
+        "SELECT a, b FROM t WHERE a >= {low:Int64} AND b != {no:String}", {"low": 998, "no": "it's\t998"}
+    )
     assert answer.result_rows == [(999, "it's\t999")]
 
 
@@ -46,7 +53,7 @@ def test_column_inserts_and_reads(
         ("INSERT INTO t (a, b) VALUES (1, 'x FORMAT y')", 1),
         ("INSERT INTO t SELECT number, 'FORMAT CSV' FROM numbers(3)", 3),
         ("INSERT INTO t (a, b) SETTINGS async_insert = 0 VALUES (1, 'v'), (2, 'w')", 2),
-        ("INSERT INTO t (`a`, b) SETTINGS async_insert = 0 FORMAT JSONEachRow {\"a\":1,\"b\":\"x\"}", 1),
+        ('INSERT INTO t (`a`, b) SETTINGS async_insert = 0 FORMAT JSONEachRow {"a":1,"b":"x"}', 1),
     ],
 )
 def test_inserts_as_statements(client: Client, statement: str, rows: int) -> None:
@@ -152,7 +159,10 @@ def test_a_read_only_request_cannot_ask_for_more() -> None:
     [
         (b"INSERT INTO t FORMAT Native\n\x01\x02", ("INSERT INTO t", "Native", b"\x01\x02")),
         (b"insert into `a b`.`t)` (`c)`, d) FORMAT CSV 1,2", ("insert into `a b`.`t)` (`c)`, d)", "CSV", b"1,2")),
-        (b"INSERT INTO t SETTINGS x = 'FORMAT a' FORMAT CSV\n1", ("INSERT INTO t SETTINGS x = 'FORMAT a'", "CSV", b"1")),
+        (
+            b"INSERT INTO t SETTINGS x = 'FORMAT a' FORMAT CSV\n1",
+            ("INSERT INTO t SETTINGS x = 'FORMAT a'", "CSV", b"1"),
+        ),
         (b"INSERT INTO t SELECT 'a' FORMAT CSV", None),
         (b"INSERT INTO t FORMAT Values (1)", None),
         (b"SELECT 1 FORMAT CSV", None),

@@ -6,13 +6,15 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penaltybox.embedded.broker import lists_brokers
 from penaltybox.embedded.ports import LOOPBACK, Reservation
 from penaltybox.embedded.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".kafka"
@@ -87,7 +89,9 @@ class ApacheKafka(Server):
         )
         if not (logs / "meta.properties").exists():
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            run(java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)), FORMAT_DEADLINE_S)
+            run(
+                java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)), FORMAT_DEADLINE_S
+            )
 
     def command(self, port: int) -> Sequence[str]:  # noqa: ARG002 - the port is in server.properties
         """The broker's JVM."""
@@ -125,7 +129,9 @@ def fetch_jars() -> Path:
         return libs
     maven = shutil.which("mvn")
     if maven is None:
-        raise MissingKafkaError("Apache Kafka's jars are fetched by Maven and found no `mvn` on the PATH. Install maven.")
+        raise MissingKafkaError(
+            "Apache Kafka's jars are fetched by Maven and found no `mvn` on the PATH. Install maven."
+        )
     CACHE.mkdir(exist_ok=True)
     shutil.rmtree(libs, ignore_errors=True)
     run(
