@@ -1,0 +1,95 @@
+"""How a subject becomes a Redis key, and a key a subject again. `docs/keys.md` describes every key."""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from functools import cache
+from typing import TYPE_CHECKING
+
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SLOTS = 16384
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def slot_of(tag: str) -> int:
+    """The cluster slot of a hash tag: CRC16/XMODEM modulo 16384 (Redis cluster specification)."""
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+@cache
+def slot_tags() -> tuple[str, ...]:
+    """For each slot the smallest decimal number that hashes to it; with these every slot can have keys of its own.
+
+    No subject can be one of them, because a canonical subject has a colon.
+    """
+    tags: dict[int, str] = {}
+    number = 0
+    while len(tags) < SLOTS:
+        tag = str(number)
+        tags.setdefault(slot_of(tag), tag)
+        number += 1
+    return tuple(tags[slot] for slot in range(SLOTS))
+
+
+def require_canonical(subjects: Sequence[str]) -> None:
+    """Refuse a subject that would be another one's key.
+
+    Raises:
+        PenaltyboxError: an empty subject, or one with a brace in it.
+    """
+    joined = "".join(subjects)
+    if "{" in joined or "}" in joined or not all(subjects):
+        wrong = next(subject for subject in subjects if not subject or "{" in subject or "}" in subject)
+        raise PenaltyboxError(
+            f"Subject {wrong!r} cannot be a key: wanted canonical dimension:value with braces percent-encoded; "
+            "build it with penaltybox.contracts.subjects."
+        )
+
+
+class Keyspace:
+    """The names of all keys under one prefix.
+
+    Args:
+        prefix: letters, digits and ``_.:-``; ``pbx`` by default.
+
+    Raises:
+        ConfigurationError: a prefix that would change the hash tag or match other keys in a SCAN.
+    """
+
+    __slots__ = ("_mark", "events", "generation", "pause", "pending", "prefix")
+
+    def __init__(self, prefix: str = "pbx") -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigurationError(
+                f"Redis key prefix {prefix!r}: wanted 1 to 64 letters, digits, or one of _ . : -; change redis_prefix."
+            )
+        self.prefix = prefix
+        self.generation = f"{prefix}:generation"
+        self.pending = f"{prefix}:pending"
+        self.pause = f"{prefix}:pause"
+        self.events = f"{prefix}:events"
+        self._mark = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:([a-z]+)")
+
+    def subject_keys(self, subjects: Sequence[str], name: str = "state") -> list[str]:
+        """One key per subject; all keys of a subject share its hash tag, so they sit in one slot.
+
+        Raises:
+            PenaltyboxError: a subject that isn't canonical and could forge another one's key.
+        """
+        require_canonical(subjects)
+        stem, tail = f"{self.prefix}:{{", f"}}:{name}"
+        return [f"{stem}{subject}{tail}" for subject in subjects]
+
+    def slot_key(self, slot: int, name: str) -> str:
+        """The key called `name` (``generation`` or ``pending``) that lives in this cluster slot."""
+        return f"{self.prefix}:{{{slot_tags()[slot]}}}:{name}"
+
+    def subject_and_name(self, key: bytes) -> tuple[str, str] | None:
+        """The subject and the key's name, e.g. ``("ip:203.0.113.7", "block")``; None if the key is none of ours."""
+        found = self._mark.fullmatch(key.decode("utf-8", "replace"))
+        return (found[1], found[2]) if found and ":" in found[1] else None

