@@ -19,6 +19,7 @@ from penaltybox.embedded.broker import Broker
 from penaltybox.embedded.clickhouse_server import ClickHouseServer
 from penaltybox.embedded.redis_server import RedisServer
 from tests.kafka.apache_kafka import ApacheKafka
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +95,12 @@ def fresh_topic(broker: AnyBroker) -> FreshTopic:
             topic = NewTopic(name, num_partitions=partitions, replication_factor=1, topic_configs=dict(configs or {}))
             answer = await admin.create_topics([topic])
             assert all(error[1] == 0 for error in answer.topic_errors), answer
+
+            async def led() -> bool:
+                found = [topic for topic in await admin.describe_topics() if topic["topic"] == name]
+                return bool(found) and all(partition["leader"] >= 0 for partition in found[0]["partitions"])
+
+            await wait_until(led)
         finally:
             await admin.close()
         return name

@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from tests.waiting import wait_until
 
 from penaltybox.contracts.settings import Settings
 from penaltybox.processors.app import App, Ending, make_app, run_app
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
 
