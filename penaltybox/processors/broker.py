@@ -339,8 +339,8 @@ def _differences(
         got = described.get(key)
         if got is not None and got != value:
             found.append(
-                f"Topic {name} has {key}={_shown(key, got)}, wanted {_shown(key, value)}. Set it (kafka-configs --alter "
-                f"--entity-type topics --entity-name {name} --add-config {key}={value}), or change the setting."
+                f"Topic {name} has {key}={_shown(key, got)}, wanted {_shown(key, value)}. Set it (kafka-configs "
+                f"--alter --entity-type topics --entity-name {name} --add-config {key}={value}), or change the setting."
             )
     return found
 
