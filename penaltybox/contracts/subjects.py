@@ -25,19 +25,23 @@ MAX_CACHED: Final = 200_000
 DIMENSION: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SAFE = re.compile(r"[A-Za-z0-9\-._~]+")
 _MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
-_SPECIFICITY = {"api_key": 0, "user": 1, "device": 2}
-_LAST = 9
+_OTHERS = 3
+_SPECIFICITY = {"api_key": 0, "user": 1, "device": 2, "ip": 8, "scenario": 9, "route": 9}
 
 
 def specificity(dimension: str) -> tuple[int, str]:
-    """Sort key: api_key, user, device, others by name, ip last. A combination counts as its most specific part."""
-    parts = [_rank(part) for part in dimension.split("+")]
-    rank, name = min(parts)
+    """Sort key: api_key, user, device, others by name, ip. A combination counts as its most specific part, after it.
+
+    `scenario` and `route` are fields of a decision that combinations may use; they come last.
+    """
+    parts = dimension.split("+")
+    rank, name = min((_SPECIFICITY.get(part, _OTHERS), part) for part in parts)
     return rank, name if len(parts) == 1 else f"{name}+{dimension}"
 
 
-def _rank(part: str) -> tuple[int, str]:
-    return (_LAST, part) if part == "ip" else (_SPECIFICITY.get(part, 3), part)
+def leading_part(dimension: str) -> str:
+    """The most specific part of a combination; a single dimension itself."""
+    return min(dimension.split("+"), key=specificity)
 
 
 def most_specific(dimensions: Iterable[str]) -> str:

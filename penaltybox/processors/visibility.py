@@ -1,0 +1,189 @@
+"""Which rules see a decision, on which of its subjects.
+
+Unless a rule says otherwise it sees `over_limit` and `challenged` only, and a denial is charged to its most specific
+violated dimension only: a blocklist denial, an outage of the limiter or another subject's limit is nobody's offence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penaltybox.contracts.policy_rules import matches
+from penaltybox.contracts.subjects import leading_part, most_specific, value_hash
+from penaltybox.processors.detections import granule_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penaltybox.contracts.events import Decision
+    from penaltybox.contracts.policy import Filter, Policy, Rule, Then
+
+_DEFAULT_REASONS: Final = ("over_limit", "challenged")
+_FIELDS: Final = ("scenario", "route")
+"""Fields of a decision that combinations may use as parts."""
+
+
+class Detection(NamedTuple):
+    """A rule, unpacked for the hot path."""
+
+    name: str
+    key: int
+    counts: bool
+    distinct: str
+    attr: str
+    n: int
+    window_ms: int
+    then: Then
+    rule: Rule
+
+
+class Plan(NamedTuple):
+    """What one kind of decision can change on the subjects of one dimension."""
+
+    dimension: str
+    parts: tuple[str, ...]
+    """Parts of a combination; empty for a single dimension."""
+    rules: tuple[Detection, ...]
+    shadows: tuple[Detection, ...]
+    shared: bool
+    """An established user on an address: evidence that it is shared."""
+
+
+class Visibility:
+    """The plans of a policy, per kind of decision, remembered."""
+
+    _BOUND = 10_000
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._detections = tuple(_unpack(rule) for rule in policy.rules)
+        self._on_scenario = any(rule.when.scenario for rule in policy.rules) or self._uses("scenario")
+        self._on_route = any(rule.when.route for rule in policy.rules) or self._uses("route")
+        self._on_source = any(rule.when.source for rule in policy.rules)
+        self._plans: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+
+    def _uses(self, field: str) -> bool:
+        return any("+" in rule.on and field in rule.on.split("+") for rule in self._policy.rules)
+
+    def plans(self, decision: Decision) -> tuple[Plan, ...]:
+        """A plan for every subject that the decision could change."""
+        kind = (
+            decision.action,
+            decision.reason,
+            decision.violated,
+            decision.established,
+            decision.enforced,
+            tuple(decision.subjects),
+            decision.scenario if self._on_scenario else None,
+            decision.route if self._on_route else None,
+            decision.source if self._on_source else None,
+        )
+        found = self._plans.get(kind)
+        if found is None:
+            if len(self._plans) >= self._BOUND:
+                self._plans.clear()
+            found = self._plans[kind] = self._make(decision)
+        return found
+
+    def _make(self, decision: Decision) -> tuple[Plan, ...]:
+        charged = most_specific(limit.split(":", 1)[0] for limit in decision.violated) if decision.violated else ""
+        seeing = [one for one in self._detections if _present(one.rule, decision) and sees(one.rule, decision, charged)]
+        evidence = self._policy.shared_ip is not None and decision.established is True and "user" in decision.subjects
+        dimensions = dict.fromkeys(one.rule.on for one in seeing)
+        if evidence and "ip" in decision.subjects:
+            dimensions["ip"] = None
+        return tuple(_plan(on, seeing, decision, shared=evidence and on == "ip") for on in dimensions)
+
+
+def _plan(on: str, seeing: list[Detection], decision: Decision, *, shared: bool) -> Plan:
+    mine = [one for one in seeing if one.rule.on == on]
+    return Plan(
+        dimension=on,
+        parts=tuple(on.split("+")) if "+" in on else (),
+        rules=tuple(one for one in mine if not one.rule.shadow and decision.enforced),
+        shadows=tuple(one for one in mine if one.rule.shadow),
+        shared=shared,
+    )
+
+
+def sees(rule: Rule, decision: Decision, charged: str) -> bool:
+    """Whether a rule sees this kind of decision; `charged` is its most specific violated dimension."""
+    when = rule.when
+    if not (
+        _passes(when.action, decision.action)
+        and _passes(when.scenario, decision.scenario)
+        and _passes(when.route, decision.route)
+        and _passes(when.source, decision.source)
+        and _reason_passes(rule, decision)
+    ):
+        return False
+    if not decision.enforced and not rule.shadow:
+        return False
+    if when.violated is not None:
+        return any(_passes(when.violated, limit) for limit in decision.violated)
+    if rule.kind == "distinct":
+        return True
+    if not charged:
+        return when.reason is not None or when.action is not None
+    return rule.on in {charged, leading_part(charged)}
+
+
+def _reason_passes(rule: Rule, decision: Decision) -> bool:
+    if rule.when.reason is not None:
+        return _passes(rule.when.reason, decision.reason or "")
+    if decision.reason is None:
+        return rule.kind == "distinct" or rule.when.action is not None
+    return decision.reason in _DEFAULT_REASONS
+
+
+def _passes(patterns: Filter | None, word: str) -> bool:
+    return patterns is None or any(matches(pattern, word) for pattern in patterns)
+
+
+def _present(rule: Rule, decision: Decision) -> bool:
+    """Whether the decision has the rule's subject."""
+    if "+" not in rule.on:
+        return rule.on in decision.subjects
+    return all(
+        part in decision.subjects or (part in _FIELDS and getattr(decision, part)) for part in rule.on.split("+")
+    )
+
+
+def combination_values(plan: Plan, decision: Decision) -> Mapping[str, str]:
+    """The values that a combination's text is made of."""
+    return {part: decision.subjects.get(part) or getattr(decision, part) for part in plan.parts}
+
+
+def _unpack(rule: Rule) -> Detection:
+    return Detection(
+        name=rule.name,
+        key=rule.key,
+        counts=rule.kind == "count",
+        distinct="" if rule.distinct.startswith("attrs.") else rule.distinct,
+        attr=rule.distinct.removeprefix("attrs.") if rule.distinct.startswith("attrs.") else "",
+        n=rule.n,
+        window_ms=rule.window_ms,
+        then=rule.then,
+        rule=rule,
+    )
+
+
+class ValueHashes:
+    """Hashes of values, remembered and bounded: the same users are seen over and over."""
+
+    _BOUND = 200_000
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def of(self, value: str) -> int:
+        """63-bit hash of a value."""
+        known = self._known.get(value)
+        if known is None:
+            if len(self._known) >= self._BOUND:
+                self._known.clear()
+            known = self._known[value] = value_hash(value)
+        return known
+
+
+__all__ = ["Detection", "Plan", "ValueHashes", "Visibility", "combination_values", "granule_ms", "sees"]
