@@ -1,0 +1,223 @@
+"""The limiter of a policy's `limits`, in memory: what it decides about a request, as decisions ready to publish.
+
+Every limit that applies is asked before any is taken from, so a denied request uses up no quota anywhere.
+
+A limit in `dry_run` is tried as if it alone were added to those in force. It never changes the answer; when it alone
+would have refused, a second decision says so (``enforced: false``, an id of its own). The first one stays: real rules
+do not see dry runs, and must not lose sight of a request because one is being tried on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from penaltybox.contracts.events import Decision
+from penaltybox.contracts.ids import stable_id
+from penaltybox.contracts.subjects import Canonicaliser, encode_value
+from penaltybox.producers.algorithms import NEVER, counting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penaltybox.contracts.events import Action
+    from penaltybox.contracts.policy import Limit
+    from penaltybox.producers.algorithms import Counting
+
+_STATUS: Final[dict[Action, int]] = {"deny": 429, "challenge": 403}
+_VIRTUAL: Final = frozenset({"scenario", "route"})
+_SEVERITY: Final = {"deny": 0, "challenge": 1, "shadow": 2}
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a limiter is asked about. Subjects are as they came: dimension -> value."""
+
+    id: str
+    ts_ms: int
+    scenario: str
+    subjects: dict[str, str]
+    route: str = ""
+    status: int | None = None
+    cost: int = 1
+    established: bool | None = None
+    attrs: dict[str, str] = {}
+
+
+class Listed(NamedTuple):
+    """A subject's entry in the blocklist that is in force."""
+
+    action: Action
+    until_ms: int | None
+
+
+class _Applied(NamedTuple):
+    """One limit of a scenario, its counter, and which subject it counts."""
+
+    name: str
+    on: str
+    limit: Limit
+    counter: Counting
+
+
+class _Asked(NamedTuple):
+    applied: _Applied
+    key: str
+    wait_ms: int
+
+
+class Limiter:
+    """Decides requests by a policy's limits, in the requests' own time.
+
+    Args:
+        limits: scenario -> dimension or combination -> thresholds (`Policy.limits`).
+        source: ``limiter/instance``, written into every decision.
+        canonicaliser: how subjects count (IPv6 prefix, hashed dimensions).
+        max_keys: bound of live keys per limit.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, Mapping[str, tuple[Limit, ...]]],
+        *,
+        source: str,
+        canonicaliser: Canonicaliser | None = None,
+        max_keys: int = 1_000_000,
+    ) -> None:
+        self.source = source
+        self._canonicaliser = canonicaliser or Canonicaliser()
+        self._scenarios = {
+            scenario: [
+                _Applied(f"{on}:{limit.name}", on, limit, counting(limit, max_keys))
+                for on, thresholds in dimensions.items()
+                for limit in thresholds
+            ]
+            for scenario, dimensions in limits.items()
+        }
+
+    @property
+    def scenarios(self) -> frozenset[str]:
+        """The scenarios that have limits; a request of any other is allowed."""
+        return frozenset(self._scenarios)
+
+    def decide(self, request: Request) -> tuple[Decision, ...]:
+        """The decision, and behind it what a dry run would have answered if that differs.
+
+        Raises:
+            BadEvent: a subject that is not allowed (see `Canonicaliser.subject`); nothing was counted.
+        """
+        asked = list(self._ask(request))
+        violated = [one for one in asked if one.wait_ms and not one.applied.limit.dry_run]
+        if violated:
+            return (self._refuse(request, violated, enforced=True),)
+        tried = [one for one in asked if one.wait_ms]
+        for applied, key, wait_ms in asked:
+            if not wait_ms:
+                applied.counter.take(key, request.cost, request.ts_ms)
+        allowed = self._allow(request, [one for one in asked if not one.applied.limit.dry_run])
+        return (allowed, self._refuse(request, tried, enforced=False)) if tried else (allowed,)
+
+    def refuse_listed(self, request: Request, listed: Listed) -> Decision:
+        """The decision about a request of a subject in the blocklist: nothing is counted, nobody is charged."""
+        wait_ms = None if listed.until_ms is None else max(0, listed.until_ms - request.ts_ms)
+        return Decision(
+            v=1,
+            id=request.id,
+            ts=request.ts_ms,
+            source=self.source,
+            scenario=request.scenario,
+            action=listed.action,
+            reason="blocklist" if listed.action == "deny" else "challenged",
+            subjects=request.subjects,
+            established=request.established,
+            route=request.route,
+            status=403,
+            retry_after_s=None if wait_ms is None else _seconds(wait_ms),
+            cost=request.cost,
+            attrs=request.attrs,
+        )
+
+    def _ask(self, request: Request) -> list[_Asked]:
+        asked = []
+        keys: dict[str, str | None] = {}
+        for applied in self._scenarios.get(request.scenario, ()):
+            on = applied.on
+            if on not in keys:
+                keys[on] = self._key(on, request)
+            key = keys[on]
+            if key is not None:
+                asked.append(_Asked(applied, key, applied.counter.wait_ms(key, request.cost, request.ts_ms)))
+        return asked
+
+    def _key(self, on: str, request: Request) -> str | None:
+        """Canonical text of the subject that a limit counts; None when the request has no such subject."""
+        if "+" not in on and on not in _VIRTUAL:
+            value = request.subjects.get(on)
+            return None if value is None else self._canonicaliser.subject(on, value)
+        parts = []
+        for part in on.split("+"):
+            if part in _VIRTUAL:
+                parts.append(encode_value(request.scenario if part == "scenario" else request.route))
+            elif part in request.subjects:
+                parts.append(self._canonicaliser.subject(part, request.subjects[part]).partition(":")[2])
+            else:
+                return None
+        return f"{on}:{'+'.join(parts)}"
+
+    def _allow(self, request: Request, asked: list[_Asked]) -> Decision:
+        """Allowed; told is the limit of which least is left (of equals, the one with the longest window)."""
+        left = [(one.applied.counter.remaining(one.key, request.ts_ms), one.applied.limit) for one in asked]
+        remaining, limit = min(left, key=lambda pair: (pair[0], -pair[1].window_ms)) if left else (None, None)
+        return Decision(
+            v=1,
+            id=request.id,
+            ts=request.ts_ms,
+            source=self.source,
+            scenario=request.scenario,
+            action="allow",
+            subjects=request.subjects,
+            established=request.established,
+            route=request.route,
+            status=request.status,
+            limit=None if limit is None else limit.limit,
+            window_s=None if limit is None else _seconds(limit.window_ms),
+            remaining=remaining,
+            cost=request.cost,
+            attrs=request.attrs,
+        )
+
+    def _refuse(self, request: Request, violated: list[_Asked], *, enforced: bool) -> Decision:
+        """The most severe answer; told is, of the limits that give it, the one that lasts longest."""
+        answer = min((one.applied.limit.answer for one in violated), key=_SEVERITY.__getitem__)
+        binding = max((one for one in violated if one.applied.limit.answer == answer), key=_wait)
+        limit = binding.applied.limit
+        return Decision(
+            v=1,
+            id=request.id if enforced else stable_id("dry_run", request.id),
+            ts=request.ts_ms,
+            source=self.source,
+            scenario=request.scenario,
+            action=answer,
+            reason="over_limit",
+            violated=tuple(one.applied.name for one in violated),
+            subjects=request.subjects,
+            established=request.established,
+            route=request.route,
+            status=_STATUS.get(answer, request.status),
+            limit=limit.limit,
+            window_s=_seconds(limit.window_ms),
+            remaining=binding.applied.counter.remaining(binding.key, request.ts_ms),
+            retry_after_s=None if binding.wait_ms == NEVER else _seconds(binding.wait_ms),
+            cost=request.cost,
+            enforced=enforced,
+            attrs=request.attrs,
+        )
+
+
+def _wait(asked: _Asked) -> float:
+    return float("inf") if asked.wait_ms == NEVER else asked.wait_ms
+
+
+def _seconds(duration_ms: int) -> int:
+    """Whole seconds, rounded up: a client that waits for them does not come too early."""
+    return -(-duration_ms // 1000)
