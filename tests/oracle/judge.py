@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 NONE = -1
 TRUSTED = ("user", "device", "api_key")
-GRANULES = 32
+
+
+def granule(window_ms: int) -> int:
+    return max(1, window_ms // 32)
 
 
 class Oracle:
@@ -52,7 +55,7 @@ class Oracle:
     def apply(self, subject: str, event: Decision | Outcome | Command, broker_ms: int, *, late: bool = False) -> None:
         """One event, for one subject."""
         person = self.people.setdefault(subject, Person(subject))
-        trigger = Trigger(event.id, min(event.ts, broker_ms), late)
+        trigger = Trigger(event.id, min(event.ts, broker_ms), broker_ms, late)
         if isinstance(event, Decision):
             self._decision(person, event, trigger)
         elif isinstance(event, Outcome):
@@ -103,7 +106,7 @@ class Oracle:
     def _newest(self, seen: Iterable[tuple[int, int]], window_ms: int, at: int) -> set[int]:
         """Values that are still in the window at the later of `at` and the newest; times in steps of a 32nd."""
         seen = list(seen)
-        step = max(1, window_ms // GRANULES)
+        step = granule(window_ms)
         latest = max([at, *(t for t, _ in seen)]) // step * step
         return {value for t, value in seen if t // step * step > latest - window_ms}
 
@@ -117,7 +120,8 @@ class Oracle:
             if rule.kind == "distinct" and value is None:
                 continue
             before = track.counted.setdefault(rule.key, [])
-            new = Entry(trigger.t, value_hash(trigger.id), decision.count, value)
+            granule_ms = granule(rule.window_ms) if rule.kind == "distinct" else 0
+            new = Entry(trigger.t, value_hash(trigger.id), decision.count, value, granule_ms)
             latest = max(entry.t for entry in [*before, new])
             if not self._reached(rule, before, latest) and self._reached(rule, [*before, new], latest):
                 fired.append(Fired(rule.name, rule.then))
@@ -140,7 +144,8 @@ class Oracle:
     def _follow(self, case: Case, fired: list[Fired]) -> None:
         track = case.track
         asked = fired + self._score(track, fired, case.trigger)
-        s = max([case.trigger.t, *(entry.t for entries in track.counted.values() for entry in entries)])
+        counted = [entry for entries in track.counted.values() for entry in entries]
+        s = max([case.trigger.t, *(entry.t for entry in counted if not entry.granule_ms)])
         climbs = [one for one in asked if one.then.step or one.then.level is not None]
         challenges = [one for one in asked if one.then.challenge_ms is not None]
         longest = max(challenges, key=lambda one: one.then.challenge_ms or 0) if challenges else None
@@ -218,7 +223,7 @@ class Oracle:
                 until = max(until, s + (longest.then.challenge_ms or 0))
         came_from = names[prior] if prior >= 0 else "none"
         track.rung, track.rung_ms, track.end = rung.name, rung.duration_ms, until
-        self._empty(track, s)
+        self._empty(case, s)
         if action == "deny":
             track.deny = Hold(until, rung.name, rule, pid)
         if action == "challenge":
@@ -257,7 +262,7 @@ class Oracle:
         until = s + (longest.then.challenge_ms or 0)
         standing = self._standing(case.track, s)
         pid = self._id(case, longest.name, standing)
-        self._empty(case.track, s)
+        self._empty(case, s)
         self._hold_challenge(case.track, Hold(until, standing, longest.name, pid))
         self._note(case, longest.name, "challenge", until, s)
 
@@ -265,9 +270,17 @@ class Oracle:
         prior = self.prior(track, s)
         return self.policy.ladder.rungs[prior].name if prior >= 0 else "none"
 
-    def _empty(self, track: Track, s: int) -> None:
+    def _empty(self, case: Case, s: int) -> None:
+        """Counting restarts: after s, and after whatever a distinct set may have seen without noting the exact time."""
+        track = case.track
+        seen = [
+            entry.t // entry.granule_ms * entry.granule_ms + entry.granule_ms - 1
+            for entries in track.counted.values()
+            for entry in entries
+            if entry.granule_ms
+        ]
+        track.at = max([track.at, s, min(max(seen, default=0), case.trigger.broker_ms)])
         track.counted.clear()
-        track.at = max(track.at, s)
 
     def _hold_challenge(self, track: Track, hold: Hold) -> None:
         if track.challenge is None or not ends_later(track.challenge, hold):

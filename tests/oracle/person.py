@@ -18,6 +18,8 @@ class Entry:
     id: int
     weight: int
     value: int | None
+    granule_ms: int = 0
+    """What a distinct rule keeps of `t`: that much of it."""
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Trigger:
 
     id: str
     t: int
+    broker_ms: int
     late: bool
 
 
