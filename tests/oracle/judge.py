@@ -123,6 +123,8 @@ class Oracle:
             granule_ms = granule(rule.window_ms) if rule.kind == "distinct" else 0
             new = Entry(trigger.t, value_hash(trigger.id), decision.count, value, granule_ms)
             latest = max(entry.t for entry in [*before, new])
+            if value is None and any(entry.id == new.id and entry.t > latest - rule.window_ms for entry in before):
+                continue  # within a window an id counts once
             if not self._reached(rule, before, latest) and self._reached(rule, [*before, new], latest):
                 fired.append(Fired(rule.name, rule.then))
             before.append(new)
@@ -133,11 +135,7 @@ class Oracle:
         if rule.kind == "distinct":
             pairs = ((entry.t, entry.value or 0) for entry in entries)
             return len(self._newest(pairs, rule.window_ms, latest)) >= rule.n
-        ids: dict[int, int] = {}
-        for entry in entries:
-            if entry.t > latest - rule.window_ms:
-                ids.setdefault(entry.id, entry.weight)
-        return sum(ids.values()) >= rule.n
+        return sum(entry.weight for entry in entries if entry.t > latest - rule.window_ms) >= rule.n
 
     # --- what follows
 
@@ -295,7 +293,7 @@ class Oracle:
         standing = self._standing(case.track, s)
         self._record(case, rule, action, until, s, (standing, standing))
 
-    def _record(self, case: Case, rule: str, action: str, until: int | None, s: int, rungs: tuple[str, str]) -> None:  # noqa: PLR0917 - one record, field by field
+    def _record(self, case: Case, rule: str, action: str, until: int | None, s: int, rungs: tuple[str, str]) -> None:
         self.penalties.append(
             Penalty(
                 id=self._id(case, rule, rungs[1]),
