@@ -1,0 +1,225 @@
+"""Publishes decisions and outcomes to Kafka: keyed, batched, bounded in flight, and every result looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
+from penaltybox.contracts.subjects import Canonicaliser, hash_value
+from penaltybox.contracts.topics import Topics, record_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from penaltybox.contracts.settings import Settings
+
+Compression = Literal["gzip", "snappy", "lz4", "zstd"] | None
+_REFUSED: Final = (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+)
+MAX_IN_FLIGHT: Final = 20_000
+
+
+def kafka_options(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments of an aiokafka client for the Kafka of the settings: address, SASL, TLS.
+
+    Raises:
+        ConfigurationError: SASL without a user name, or certificate files that cannot be read.
+    """
+    protocol = settings.kafka_security_protocol
+    options: dict[str, Any] = {"bootstrap_servers": settings.kafka, "security_protocol": protocol}
+    if protocol.startswith("SASL"):
+        if not settings.kafka_username:
+            raise ConfigurationError(
+                f"PENALTYBOX_KAFKA_USERNAME: got nothing, wanted a user name, because the protocol is {protocol}"
+            )
+        options |= {
+            "sasl_mechanism": settings.kafka_sasl_mechanism,
+            "sasl_plain_username": settings.kafka_username,
+            "sasl_plain_password": settings.kafka_password,
+        }
+    if protocol.endswith("SSL"):
+        try:
+            context = ssl.create_default_context(cafile=settings.kafka_ca or None)
+            if settings.kafka_certificate:
+                context.load_cert_chain(settings.kafka_certificate, settings.kafka_key or None)
+        except OSError as error:
+            raise ConfigurationError(f"Kafka TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY): {error}") from error
+        options["ssl_context"] = context
+    return options
+
+
+class Publisher:
+    """Sends records in the background. The first failure is raised by the next `send`, `flush` or `close`.
+
+    A record's partition is the murmur2 hash of its key, as the Java client has it, so all events of one subject share
+    a partition whoever sends them. Records of one subject keep their order: there is one request at a time in flight
+    to a partition (aiokafka's way), and a batch that failed is sent again before the next.
+
+    Args:
+        settings: where Kafka is; topic prefix; IPv6 prefix; dimensions to hash before they leave.
+        linger_ms: how long a batch waits for more.
+        compression: of batches; lz4, snappy and zstd need their packages.
+        max_in_flight: unanswered records at most; `send` waits at the bound.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        linger_ms: int = 20,
+        compression: Compression = None,
+        max_in_flight: int = MAX_IN_FLIGHT,
+    ) -> None:
+        self._where = settings.kafka
+        self._options = kafka_options(settings) | {
+            "linger_ms": linger_ms,
+            "compression_type": compression,
+            "max_batch_size": 262_144,
+            "acks": "all",
+            "client_id": "penaltybox-publisher",
+        }
+        self._topics = Topics.named(settings.topic_prefix)
+        self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
+        self._hash_key = settings.hash_key.encode()
+        self._ipv6_prefix = settings.ipv6_prefix
+        self._max_in_flight = max_in_flight
+        self._producer: AIOKafkaProducer | None = None
+        self._in_flight = 0
+        self._room = asyncio.Event()
+        self._failure: PenaltyboxError | None = None
+        self.published = 0
+        """Records that Kafka has confirmed."""
+
+    async def start(self) -> None:
+        """Connects.
+
+        Raises:
+            StoreUnavailable: no broker answers.
+            ConfigurationError: refused credentials, no topics, or a compression whose package is not installed.
+        """
+        try:
+            self._producer = AIOKafkaProducer(**self._options)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigurationError(f"publisher: {error}") from error
+        try:
+            await self._producer.start()
+            known = (await self._producer.client.fetch_all_metadata()).topics()
+            if self._topics.decisions not in known:  # aiokafka would wait for it until its timeout
+                raise UnknownTopicOrPartitionError
+        except (KafkaError, OSError) as error:
+            await self._producer.stop()
+            self._producer = None
+            raise self._sentence(error) from error
+
+    async def send(self, record: Decision | Outcome) -> None:
+        """Hands one record over; returns at once unless too many are unanswered.
+
+        Raises:
+            BadEvent: a subject that is not allowed, or a record over 4 KiB: it would be a dead letter.
+            StoreUnavailable: an earlier record was not taken.
+            ConfigurationError: an earlier record was refused for good: no such topic, no permission.
+        """
+        if self._producer is None:
+            raise PenaltyboxError("publisher: send before start")
+        if self._failure is not None:
+            raise self._failure
+        if self._canonicaliser.hashed:
+            record = msgspec.structs.replace(record, subjects=self._hashed(record.subjects))
+        key = record_key(record.subjects, self._canonicaliser)
+        value = encode(record)
+        if len(value) > MAX_RECORD_BYTES:
+            raise BadEvent("too_large", f"record {record.id}: {len(value)} bytes, the limit is {MAX_RECORD_BYTES}")
+        topic = self._topics.decisions if isinstance(record, Decision) else self._topics.outcomes
+        while self._in_flight >= self._max_in_flight:
+            self._room.clear()
+            await self._room.wait()
+        try:
+            answer = await self._producer.send(topic, value, key)
+        except (KafkaError, OSError) as error:
+            raise self._sentence(error, topic) from error
+        self._in_flight += 1
+        answer.add_done_callback(self._answered)
+
+    async def flush(self) -> None:
+        """Waits until every record is answered; raises what `send` raises."""
+        if self._producer is not None:
+            await self._producer.flush()
+        while self._in_flight:
+            self._room.clear()
+            await self._room.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Flushes and disconnects; raises what `send` raises, disconnected all the same."""
+        producer, failed = self._producer, self._failure is not None
+        if producer is None:
+            return
+        try:
+            if not failed:
+                await self.flush()
+        finally:
+            self._producer = None
+            await producer.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _answered(self, answer: asyncio.Future[Any]) -> None:
+        self._in_flight -= 1
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            self.published += not answer.cancelled()
+        elif self._failure is None:
+            self._failure = self._sentence(error)
+        self._room.set()
+
+    def _hashed(self, subjects: Mapping[str, str]) -> dict[str, str]:
+        hashed = self._canonicaliser.hashed
+        return {
+            dimension: hash_value(self._hash_key, dimension, value, self._ipv6_prefix) if dimension in hashed else value
+            for dimension, value in subjects.items()
+        }
+
+    def _sentence(self, error: BaseException, topic: str = "") -> PenaltyboxError:
+        """What went wrong, whose it is to mend, and what to do."""
+        if isinstance(error, UnknownTopicOrPartitionError):
+            name = topic or self._topics.decisions
+            return ConfigurationError(f"Kafka at {self._where} has no topic {name}; run `penaltybox setup` once")
+        if isinstance(error, _REFUSED):
+            return ConfigurationError(
+                f"Kafka at {self._where} refuses us: {error}; check PENALTYBOX_KAFKA_USERNAME, _PASSWORD and the ACLs"
+            )
+        if isinstance(error, MessageSizeTooLargeError):
+            return ConfigurationError(
+                f"Kafka at {self._where} refuses a batch as too large: {error}; raise the topic's max.message.bytes"
+            )
+        return StoreUnavailable(
+            f"Kafka at {self._where} does not take records: {type(error).__name__}: {error}; check PENALTYBOX_KAFKA"
+        )
