@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ class GuardedProcess:
         log_path: where its output is appended.
         environment: variables added to this process's own.
         grace_s: seconds between the polite signal and SIGKILL.
+        inherited: file descriptors that guard and server keep open as long as they live (a lock).
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class GuardedProcess:
         log_path: Path,
         environment: Mapping[str, str] | None = None,
         grace_s: float = 5.0,
+        inherited: Sequence[int] = (),
     ) -> None:
         self.command = list(command)
         self.log_path = log_path
@@ -49,10 +52,12 @@ class GuardedProcess:
         self.pid = 0
         self.exit_code: int | None = None
         self.on_exit: list[Callable[[], None]] = []
+        self._inherited = tuple(inherited)
         self._environment = {**os.environ, **(environment or {})}
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._ended = threading.Event()
+        self._writing = threading.Lock()
 
     def start(self) -> None:
         """Start guard and server; returns when the server's pid is known (it may not listen yet)."""
@@ -65,6 +70,7 @@ class GuardedProcess:
                 stderr=log,
                 env=self._environment,
                 start_new_session=True,
+                pass_fds=self._inherited,
                 bufsize=0,
             )
         threading.Thread(target=self._listen, args=(self._guard,), name="guard-reports", daemon=True).start()
@@ -85,6 +91,9 @@ class GuardedProcess:
                 exit_code = int(value)
         guard.stdout.close()
         guard.wait()
+        with self._writing:
+            if guard.stdin is not None:
+                guard.stdin.close()
         # A guard that was killed reports nothing: the kernel killed its server.
         self.exit_code = -9 if exit_code is None else exit_code
         self._started.set()
@@ -102,12 +111,11 @@ class GuardedProcess:
         return self._ended.wait(deadline_s)
 
     def _command(self, word: bytes) -> None:
-        if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
-            return
-        try:
-            self._guard.stdin.write(word + b"\n")
-        except BrokenPipeError:
-            return  # it has ended
+        with self._writing:
+            if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
+                return
+            with contextlib.suppress(BrokenPipeError):  # it has ended
+                self._guard.stdin.write(word + b"\n")
 
     def stop(self) -> None:
         """Ask politely, then kill; returns when the server is gone."""
@@ -124,8 +132,6 @@ class GuardedProcess:
         if not self.wait(deadline_s):
             self._guard.kill()
             self.wait(ANSWER_DEADLINE_S)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
 
     def pause(self) -> None:
         """SIGSTOP: the server keeps its connections and answers nothing."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.embedded.directory import DirectoryLock
 from penaltybox.embedded.ports import LOOPBACK, Reservation, listeners
 from penaltybox.embedded.process import GuardedProcess, ServerFailed
 
@@ -22,6 +23,9 @@ LOG_LINES = 12
 class Server(ABC):
     """One server. Methods block; in async code use `asyncio.to_thread`.
 
+    Attributes:
+        on_exit: called from a thread when the server ends without `stop` or `close` (a crash, or `kill`).
+
     Args:
         data_dir: its files and its log `<name>.log` go here; made when missing.
         port: a loopback port; 0 takes a free one and keeps it through restarts, until `close`.
@@ -33,13 +37,14 @@ class Server(ABC):
     reserve: Callable[[int], Reservation] = staticmethod(Reservation)
 
     def __init__(self, data_dir: Path, *, port: int = 0) -> None:
-        self.data_dir = data_dir
+        self.data_dir = data_dir.absolute()
         self.log_path = data_dir / f"{self.name}.log"
         self.on_exit: list[Callable[[], None]] = []
         self._wanted_port = port
         self._reservation: Reservation | None = None
         self._process: GuardedProcess | None = None
         self._log_start = 0
+        self._ending = False
 
     @abstractmethod
     def command(self, port: int) -> Sequence[str]:
@@ -91,12 +96,23 @@ class Server(ABC):
         """Start and wait until it answers.
 
         Raises:
-            ConfigurationError: the port asked for is taken.
+            ConfigurationError: the port asked for is taken, or the data directory is in use.
             ServerFailed: it ended or did not answer in time.
         """
         if self.running:
             return self
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = self._reservation is not None
+        try:
+            self._start_somewhere()
+        except BaseException:
+            if not held:
+                self.close()
+            raise
+        return self
+
+    def _start_somewhere(self) -> None:
+        """Start on the held port, or on a new one as often as somebody takes it first."""
         for attempt in range(1, START_ATTEMPTS + 1):
             if self._reservation is None:
                 self._reservation = self._reserved()
@@ -107,8 +123,7 @@ class Server(ABC):
                     raise
                 self.close()
             else:
-                return self
-        raise AssertionError  # the last attempt returns or raises
+                return
 
     def _reserved(self) -> Reservation:
         try:
@@ -120,14 +135,23 @@ class Server(ABC):
             ) from error
 
     def _start_once(self, port: int) -> None:
-        self.prepare(port)
-        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        process = GuardedProcess(
-            self.command(port), log_path=self.log_path, environment=self.environment(), grace_s=self.grace_s
-        )
-        process.on_exit.append(self._tell_exit)
-        self._process = process
-        process.start()
+        with DirectoryLock(self.data_dir / f"{self.name}.lock") as lock:
+            self.prepare(port)
+            self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+            process = GuardedProcess(
+                self.command(port),
+                log_path=self.log_path,
+                environment=self.environment(),
+                grace_s=self.grace_s,
+                inherited=(lock.descriptor,),
+            )
+            process.on_exit.append(self._tell_exit)
+            self._process = process
+            self._ending = False
+            process.start()
+        self._await_answer(process, port)
+
+    def _await_answer(self, process: GuardedProcess, port: int) -> None:
         deadline = time.monotonic() + self.start_deadline_s
         while not self._ready():
             if not process.running:
@@ -150,6 +174,8 @@ class Server(ABC):
             return False
 
     def _tell_exit(self) -> None:
+        if self._ending:
+            return
         for callback in self.on_exit:
             callback()
 
@@ -165,6 +191,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """End it politely and wait; the port stays reserved for a restart."""
+        self._ending = True
         if self._process is not None:
             self._process.stop()
 
