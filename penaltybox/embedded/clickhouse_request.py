@@ -9,11 +9,12 @@ import re
 import sys
 from email.parser import BytesParser
 from email.policy import HTTP
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 READER = "reader"
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -33,11 +34,12 @@ _INSERT = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _VALUES = b"VALUES"
-_CODECS = {
-    "gzip": "gzip",
-    "deflate": "zlib",
-    "lz4": "lz4.frame",
-    "zstd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
+# Module, its incremental decompressor (with `eof` and `unused_data`), the arguments.
+_CODECS: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "gzip": ("zlib", "decompressobj", (31,)),
+    "deflate": ("zlib", "decompressobj", ()),
+    "lz4": ("lz4.frame", "LZ4FrameDecompressor", ()),
+    "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", "ZstdDecompressor", ()),
 }
 
 
@@ -144,13 +146,25 @@ def _decoded(body: bytes, encoding: str) -> bytes:
     name = encoding.strip().lower()
     if name in {"", "identity"}:
         return body
-    module = _CODECS.get(name)
-    if module is None:
+    codec = _CODECS.get(name)
+    if codec is None:
         raise RequestError(f"Content-Encoding {encoding!r} is not supported; send lz4, zstd, gzip, deflate or none.")
+    module, factory, arguments = codec
     try:
-        data: bytes = importlib.import_module(module).decompress(body)
+        return _all_frames(body, partial(getattr(importlib.import_module(module), factory), *arguments))
     except ImportError as error:
         raise RequestError(f"The body's encoding needs the module {module}, which is not installed.") from error
     except Exception as error:  # each codec has error types of its own; all of them mean the same
         raise RequestError(f"The body is not valid {encoding}: {error}") from error
-    return data
+
+
+def _all_frames(body: bytes, decompressor: Callable[[], Any]) -> bytes:
+    """Every frame of the body: the client compresses each block of rows by itself and sends one after the other."""
+    parts = []
+    while body:
+        frame = decompressor()
+        parts.append(frame.decompress(body))
+        if not frame.eof:
+            raise EOFError("it ends in the middle of a frame")
+        body = frame.unused_data or b""
+    return b"".join(parts)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.stack
 READONLY = 164
+ROWS = 50_000  # several of the client's blocks
 
 
 @pytest.fixture
@@ -34,17 +35,18 @@ def client(clickhouse_server: ClickHouseServer, fresh_database: str) -> Iterator
 def test_column_inserts_and_reads(
     clickhouse_server: ClickHouseServer, client: Client, encoding: bool | str, fresh_database: str
 ) -> None:
-    """Rows inserted by column come back whole, whatever compression the client chooses."""
+    """Rows inserted by column come back whole, whatever the client compresses with (each of its blocks is a frame)."""
     writer = clickhouse_connect.get_client(
         host="127.0.0.1", port=clickhouse_server.port, database=fresh_database, compress=encoding
     )
-    rows = [list(range(1000)), [f"it's\t{n}" for n in range(1000)]]
-    assert writer.insert("t", rows, column_names=["a", "b"], column_oriented=True).written_rows == 1000
+    rows = [list(range(ROWS)), [f"it's\t{n}" for n in range(ROWS)]]
+    assert writer.insert("t", rows, column_names=["a", "b"], column_oriented=True).written_rows == ROWS
     writer.close()
     answer = client.query(
-        "SELECT a, b FROM t WHERE a >= {low:Int64} AND b != {no:String}", {"low": 998, "no": "it's\t998"}
+        "SELECT a, b FROM t WHERE a >= {low:Int64} AND b != {no:String}", {"low": ROWS - 2, "no": f"it's\t{ROWS - 2}"}
     )
-    assert answer.result_rows == [(999, "it's\t999")]
+    assert answer.result_rows == [(ROWS - 1, f"it's\t{ROWS - 1}")]
+    assert client.command("SELECT count(), sum(a) FROM t") == [str(ROWS), str(ROWS * (ROWS - 1) // 2)]
 
 
 @pytest.mark.parametrize(
