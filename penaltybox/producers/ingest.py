@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Decision
     from penaltybox.producers.combined import LogLine
-    from penaltybox.producers.limiter import Limiter
+    from penaltybox.producers.limiter import Limiter, Listed
 
 MAX_HELD: Final = 500_000
 """Requests held for sorting at most; a log that brings more within `lateness` is passed on unsorted."""
@@ -95,6 +95,7 @@ class LogIngest:
         scenarios: request -> scenario.
         lateness_ms: how far lines may run backwards in time and are still put in order.
         shift_ms: added to every time.
+        listed: a look into the blocklist; a request that is in it is refused and counts nowhere.
         report: called with `progress` every few thousand lines and at the end.
     """
 
@@ -106,6 +107,7 @@ class LogIngest:
         scenarios: ScenarioMap | None = None,
         lateness_ms: int = 60_000,
         shift_ms: int = 0,
+        listed: Callable[[Request], Listed | None] | None = None,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
         self.progress = Progress()
@@ -114,6 +116,7 @@ class LogIngest:
         self._scenarios = scenarios or ScenarioMap()
         self._lateness_ms = lateness_ms
         self._shift_ms = shift_ms
+        self._listed = listed
         self._report = report or (lambda _: None)
 
     def decisions(self, lines: Iterable[Line]) -> Iterator[Decision]:
@@ -122,10 +125,14 @@ class LogIngest:
         for request in self._in_order(self._requests(lines)):
             progress.first_ms = progress.first_ms or request.ts_ms
             progress.last_ms = max(progress.last_ms, request.ts_ms)
-            for decision in self._limiter.decide(request):
+            for decision in self._decide(request):
                 (progress.actions if decision.enforced else progress.would_have)[decision.action] += 1
                 yield decision
         self._report(progress)
+
+    def _decide(self, request: Request) -> tuple[Decision, ...]:
+        listed = self._listed(request) if self._listed is not None else None
+        return self._limiter.decide(request) if listed is None else (self._limiter.refuse_listed(request, listed),)
 
     def _requests(self, lines: Iterable[Line]) -> Iterator[Request]:
         progress, log, seed = self.progress, self._log, b""
