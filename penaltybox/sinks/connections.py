@@ -210,6 +210,16 @@ def _pool(endpoint: Endpoint, host: str = "", port: int = 0) -> ConnectionPool:
     return ConnectionPool(connection_class=kind, host=host, port=port, **arguments)
 
 
+class _SentinelPool(SentinelConnectionPool):
+    """Closes its connections to the Sentinels together with those to the master."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002 - as in redis-py
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            for client in self.sentinel_manager.sentinels:
+                await client.aclose()
+
+
 def _sentinel_pool(endpoint: Endpoint) -> SentinelConnectionPool:
     arguments = _arguments(endpoint)
     own = arguments | {"username": endpoint.sentinel_username, "password": endpoint.sentinel_password}
@@ -217,7 +227,7 @@ def _sentinel_pool(endpoint: Endpoint) -> SentinelConnectionPool:
     own |= {"ssl": True} if endpoint.tls else {}
     sentinel = Sentinel(endpoint.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
     arguments |= {"max_connections": endpoint.max_connections, "db": endpoint.database, "ssl": endpoint.tls}
-    return SentinelConnectionPool(endpoint.service, sentinel, **arguments)  # type: ignore[no-untyped-call]
+    return _SentinelPool(endpoint.service, sentinel, **arguments)  # type: ignore[no-untyped-call]
 
 
 def open_link(endpoint: Endpoint) -> Link:
@@ -229,8 +239,7 @@ def open_link(endpoint: Endpoint) -> Link:
             endpoint.where,
         )
     if endpoint.topology == "sentinel":
-        pool = _sentinel_pool(endpoint)
-        return ServerLink(pool, endpoint.where, endpoint.deadline_s, pool.sentinel_manager.sentinels)
+        return ServerLink(_sentinel_pool(endpoint), endpoint.where, endpoint.deadline_s)
     host, port = endpoint.hosts[0] if endpoint.hosts else ("", 0)
     return ServerLink(_pool(endpoint, host, port), endpoint.where, endpoint.deadline_s)
 

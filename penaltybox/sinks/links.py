@@ -20,7 +20,7 @@ from penaltybox.sinks.outages import code_of, explained
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from redis.asyncio import ConnectionPool, Redis
+    from redis.asyncio import ConnectionPool
 
 Command: TypeAlias = "tuple[str | bytes | int, ...]"
 _SEND_BYTES = 1 << 16
@@ -54,14 +54,12 @@ class ServerLink:
         pool: connections with no timeout of their own; hiredis, bytes.
         where: host and port for messages, no secrets.
         deadline_s: for a whole exchange, connecting included.
-        lookups: clients that the pool asks for its server (the Sentinels); closed together with it.
     """
 
     clustered = False
 
-    def __init__(self, pool: ConnectionPool, where: str, deadline_s: float, lookups: Sequence[Redis] = ()) -> None:
+    def __init__(self, pool: ConnectionPool, where: str, deadline_s: float) -> None:
         self._pool = pool
-        self._lookups = lookups
         self.where = where
         self.deadline_s = deadline_s
 
@@ -106,8 +104,6 @@ class ServerLink:
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
-        for client in self._lookups:
-            await client.aclose()
 
 
 async def _send(connection: Any, commands: Iterable[Command]) -> int:

@@ -64,7 +64,8 @@ def explained(error: BaseException, where: str, deadline_s: float) -> Penaltybox
     """
     code = code_of(error)
     if code in _OUTAGES:
-        return StoreUnavailable(f"Redis at {where} {_OUTAGES[code]} ({code}).")
+        soon = code in {"TRYAGAIN", "MOVED", "ASK", "BUSY"}
+        return StoreUnavailable(f"Redis at {where} {_OUTAGES[code]} ({code}).", retry_after_ms=100 if soon else 1000)
     if code in _REFUSALS:
         return ConfigurationError(f"Redis at {where} {_REFUSALS[code]} ({code}).")
     if isinstance(error, exceptions.ResponseError):

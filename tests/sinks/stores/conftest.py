@@ -167,7 +167,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         server.kill()
 
 
-def _rig(kind: str, servers: dict[str, Any]) -> Rig:
+def rig_of(kind: str, servers: dict[str, Any]) -> Rig:
     if kind == "memory":
         return MemoryRig()
     server = servers[kind]
@@ -180,7 +180,7 @@ def _rig(kind: str, servers: dict[str, Any]) -> Rig:
 @pytest.fixture(params=KINDS)
 async def rig(request: pytest.FixtureRequest, servers: dict[str, Any]) -> AsyncIterator[Rig]:
     """Empty keys in each implementation."""
-    made = _rig(request.param, servers)
+    made = rig_of(request.param, servers)
     yield made
     await made.close()
 
@@ -188,7 +188,7 @@ async def rig(request: pytest.FixtureRequest, servers: dict[str, Any]) -> AsyncI
 @pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
 async def redis_rig(request: pytest.FixtureRequest, servers: dict[str, Any]) -> AsyncIterator[RedisRig]:
     """Empty keys in each real server."""
-    made = _rig(request.param, servers)
+    made = rig_of(request.param, servers)
     assert isinstance(made, RedisRig)
     yield made
     await made.close()

@@ -1,0 +1,159 @@
+"""Who is blocked or challenged right now, read back from Redis: all of them by SCAN, or some by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from penaltybox.sinks.keyspace import Keyspace, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from penaltybox.sinks.links import Command, Link
+
+Kind: TypeAlias = Literal["deny", "challenge"]
+SCAN_COUNT = 2000
+"""Keys that the server looks at per SCAN call: below 1 ms, so that writers hardly notice a listing."""
+_KINDS: dict[str, Kind] = {"block": "deny", "challenge": "challenge"}
+_NAMES = ("block", "challenge")  # severity first
+# PTTL's two special answers.
+_PERMANENT, _GONE = -1, -2
+
+
+class Block(NamedTuple):
+    """One block or challenge that is in force.
+
+    Attributes:
+        subject: canonical ``dimension:value``.
+        kind: ``deny`` or ``challenge``.
+        until: absolute wall ms; None is permanent.
+        rung: name of the ladder's rung; ``""`` if another program wrote a value that cannot be read.
+        rule: the rule that led to it.
+        penalty: id of the penalty in the audit trail.
+        ttl_ms: what Redis says is left; None is permanent.
+    """
+
+    subject: str
+    kind: Kind
+    until: int | None
+    rung: str
+    rule: str
+    penalty: str
+    ttl_ms: int | None
+
+
+class Progress(NamedTuple):
+    """How far a listing is: keys looked at (SCAN tells it roughly), keys there are, blocks found."""
+
+    examined: int
+    total: int
+    found: int
+
+
+class _Value(msgspec.Struct, frozen=True):
+    until: int | None = None
+    rung: str = ""
+    rule: str = ""
+    penalty: str = ""
+
+
+class Blocklist:
+    """Reads marks; writes nothing. In a cluster it reads all primaries.
+
+    Args:
+        link: from `connections.open_link`; closed by whoever opened it.
+        prefix: of all keys.
+    """
+
+    def __init__(self, link: Link, prefix: str = "pbx") -> None:
+        self._link = link
+        self._keys = Keyspace(prefix)
+
+    async def blocks(
+        self, dimension: str | None = None, progress: Callable[[Progress], None] | None = None
+    ) -> AsyncIterator[Block]:
+        """Every block and challenge once, in no order, while others write on.
+
+        What is there from start to end is listed; what comes or goes meanwhile may be. A listing walks the whole key
+        space in steps of `SCAN_COUNT`, never by KEYS.
+
+        Args:
+            dimension: only its subjects, e.g. ``ip``.
+            progress: called after every step.
+
+        Raises:
+            StoreUnavailable: a server did not answer; the listing is incomplete.
+        """
+        pattern = f"{_escaped(self._keys.prefix)}:{{{_escaped(dimension) + ':' if dimension else ''}*}}:[bc]*"
+        found = examined = total = 0
+        nodes = await self._link.nodes()
+        for node in nodes:
+            total += (await node.exchange([("DBSIZE",)]))[0]
+        for node in nodes:
+            seen: set[bytes] = set()  # SCAN may return a key twice
+            cursor: bytes | int = 0
+            while True:
+                ((cursor, keys),) = await node.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)])
+                fresh = [key for key in dict.fromkeys(keys) if key not in seen]
+                seen.update(fresh)
+                for block in await self._values(node, fresh):
+                    found += 1
+                    yield block
+                examined = min(examined + SCAN_COUNT, total)
+                done = int(cursor) == 0
+                if progress is not None:
+                    progress(Progress(total if done and node is nodes[-1] else examined, total, found))
+                if done:
+                    break
+
+    async def _values(self, node: Link, keys: Sequence[bytes]) -> list[Block]:
+        named = [(key, *parts) for key in keys if (parts := self._keys.subject_and_name(key)) and parts[1] in _KINDS]
+        if not named:
+            return []
+        commands: list[Command] = [(command, key) for key, _, _ in named for command in ("GET", "PTTL")]
+        replies = await node.exchange(commands)
+        found = (
+            _block(subject, _KINDS[name], value, ttl)
+            for (_, subject, name), value, ttl in zip(named, replies[::2], replies[1::2], strict=True)
+        )
+        return [block for block in found if block is not None]
+
+    async def lookup(self, subjects: Sequence[str]) -> list[Block | None]:
+        """What is in force against each subject, in order: a deny before a challenge, None if nothing.
+
+        One round trip; this is what an enforcer does, plus the TTLs.
+        """
+        if not subjects:
+            return []
+        commands: list[Command] = []
+        for keys in zip(*(self._keys.subject_keys(subjects, name) for name in _NAMES), strict=True):
+            commands += [(command, key) for key in keys for command in ("GET", "PTTL")]
+        width = 2 * len(_NAMES)
+        slots = [slot for subject in subjects for slot in [slot_of(subject)] * width]
+        replies = await self._link.exchange(commands, slots)
+        results: list[Block | None] = []
+        for at, subject in enumerate(subjects):
+            mine = replies[at * width : (at + 1) * width]
+            candidates = (_block(subject, _KINDS[name], mine[2 * i], mine[2 * i + 1]) for i, name in enumerate(_NAMES))
+            results.append(next((block for block in candidates if block is not None), None))
+        return results
+
+
+def _block(subject: str, kind: Kind, value: Any, ttl_ms: int) -> Block | None:
+    """None if the key is gone. A value that cannot be read blocks too: the key's presence is what denies."""
+    if value is None or ttl_ms == _GONE:
+        return None
+    try:
+        read = msgspec.json.decode(value, type=_Value)
+    except msgspec.MsgspecError:
+        read = _Value()
+    return Block(
+        subject, kind, read.until, read.rung, read.rule, read.penalty, None if ttl_ms == _PERMANENT else ttl_ms
+    )
+
+
+def _escaped(text: str) -> str:
+    """`text` in a glob pattern of SCAN."""
+    return "".join(f"\\{char}" if char in "*?[]^\\-" else char for char in text)
