@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from redis.asyncio import Redis
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.sinks.connections import open_link, parse_endpoint
@@ -122,19 +123,25 @@ class RedisRig:
         ((seconds, micros),) = await self._outside.link.exchange([("TIME",)])
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def listen(self) -> None:
-        import redis.asyncio  # noqa: PLC0415 - only where a test listens
-
-        self._listener = redis.asyncio.Redis(port=self._listen_at)
-        self._subscription = self._listener.pubsub(ignore_subscribe_messages=False)
-        await self._subscription.subscribe(f"{self.prefix}:events")
-        assert (await self._subscription.get_message(timeout=5))["type"] == "subscribe"
-
     async def announced(self) -> list[str]:
+        """All subjects announced since the first call, in order. A marker through every node ends the waiting."""
+        channel = f"{self.prefix}:events"
         if self._subscription is None:
-            await self.listen()
-        while message := await self._subscription.get_message(timeout=0.1):
-            self._events.append(message["data"].decode())
+            self._listener = Redis(port=self._listen_at)
+            self._subscription = self._listener.pubsub()
+            await self._subscription.subscribe(channel)
+            assert (await self._subscription.get_message(timeout=10))["type"] == "subscribe"
+        nodes = await self._outside.link.nodes()
+        for node in nodes:
+            await node.exchange([("PUBLISH", channel, "#")])
+        markers = 0
+        while markers < len(nodes):
+            message = await self._subscription.get_message(timeout=10)
+            assert message is not None, "no marker"
+            if message["data"] == b"#":
+                markers += 1
+            else:
+                self._events.append(message["data"].decode())
         return self._events
 
     async def close(self) -> None:

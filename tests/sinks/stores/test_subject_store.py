@@ -152,6 +152,30 @@ async def test_many_subjects_in_one_call(rig: Rig) -> None:
     assert [version(stored)[1] for stored in read] == [i + 1 if i % 3 == 2 else NONCE + i for i in range(len(subjects))]
 
 
+async def test_each_subject_gets_its_own_marks(rig: Rig) -> None:
+    """Different numbers of marks, written or lost, in one call end up beside their own subjects."""
+    store = rig.store()
+    names = ("block", "challenge", "trust", "pass")
+    await put_first(store, "user:1")
+    sent = [
+        write(f"user:{i}", nonce=i + 2, marks=tuple(Mark(name, f"{i}{name}".encode(), None) for name in names[:i]))
+        for i in range(5)
+    ]
+    results = await store.write(sent)
+    assert [type(result) for result in results] == [Written, Lost, Written, Written, Written]
+    for i in (0, 2, 3, 4):
+        stored = [await rig.get(f"user:{i}", name) for name in names]
+        assert stored == [f"{i}{name}".encode() if n < i else None for n, name in enumerate(names)]
+    assert await rig.get("user:1", "block") is None
+
+
+async def test_indexed_and_done_in_one_call(rig: Rig) -> None:
+    """A subject that one call first indexes and then un-indexes isn't left in the index."""
+    store = rig.store()
+    await store.write([write(A, nonce=1, pending=True), write(A, (1 << 44, 1), nonce=2, marks=())])
+    assert await store.pending(0) == []
+
+
 async def test_a_subject_twice_in_one_call(rig: Rig) -> None:
     """The second write of a subject in one call sees the first."""
     store = rig.store()
@@ -239,15 +263,16 @@ async def test_changed_blocks_are_announced(rig: Rig) -> None:
     """A new, changed or lifted block or challenge is announced once; an unchanged one, trust and pass are not."""
     store = rig.store()
     assert await rig.announced() == []
-    read = (0, 0)
+    read, end = (0, 0), await rig.now() + HOUR
     steps: list[tuple[Mark, ...] | None] = [
-        (block(b"1"), Mark("challenge", b"1", None)),
-        (block(b"1"), Mark("challenge", b"1", None)),
+        (block(b"1", end), Mark("challenge", b"1", None)),
+        (block(b"1", end), Mark("challenge", b"1", None)),
         None,
         (Mark("pass", b"1", None), Mark("trust", b"1", None)),
         (block(b"2"),),
         (block(None),),
         (block(None),),
+        (block(b"3", end - 2 * HOUR),),
     ]
     for nonce, marks in enumerate(steps, 1):
         (written,) = await store.write([write(A, read, nonce=nonce, marks=marks)])
