@@ -68,10 +68,10 @@ def test_the_truth_covers_everybody_and_is_told_to_nobody() -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.4, 1.0])
 def test_only_the_stated_fraction_is_labelled(fraction: float) -> None:
     """Outcomes are about the stated share of people and nobody else."""
-    one = campaign(sizes=Sizes(office=0, greedy=0, scrapers=0, stuffing_per_s=1, labelled=fraction))
+    one = campaign(sizes=Sizes(normal=300, office=0, greedy=0, scrapers=0, stuffing_per_s=1, labelled=fraction))
     events = play(one)
     seen = {event.subjects["user"] for event in events if isinstance(event, Decision) and "user" in event.subjects}
-    told = {event.subjects["user"] for event in events if isinstance(event, Outcome)}
+    told = {event.subjects["user"] for event in events if isinstance(event, Outcome) and "user" in event.subjects}
     assert told <= seen
     assert len(told) / len(seen) <= fraction + 0.05
     assert len(told) / len(seen) >= fraction * 0.5
@@ -79,7 +79,7 @@ def test_only_the_stated_fraction_is_labelled(fraction: float) -> None:
 
 def test_everybody_plays_their_part() -> None:
     """Farm and robots hit limits, most honest people do not, the office feels its shared address."""
-    one = campaign(sizes=Sizes(normal=300))
+    one = campaign(sizes=Sizes(normal=300, scrapers=2, stuffing_per_s=1))
     play(one)
     treated = one.treatments
     assert treated["coupon farm"].limited > 0.9 * treated["coupon farm"].requests
