@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # group all the same; heartbeats have a thread of their own, so this only has to outlast any outage.
 MAX_POLL_INTERVAL_S = 14 * 24 * 3600.0
 
+FAILED_DRAIN_S = 0.5
+STOP_MARGIN_S = 10.0
+
 
 class BootStrategy(FaustBootStrategy):
     """Start everything but the web server: a worker opens no port."""
@@ -187,6 +190,9 @@ async def run_app(app: App, ending: Ending, background: Iterable[Coroutine[Any, 
         await ending.wait()
     finally:
         app_watch.cancel()
+        if ending.error is not None:
+            # What failed is not finished, and nothing waits for it: it is read again by a fresh process.
+            app.drain, app.drain_s = None, FAILED_DRAIN_S
         await _stop(app)
         for task in tasks:
             task.cancel()
@@ -210,8 +216,8 @@ async def _until_stopped(app: App) -> None:
 
 
 async def _stop(app: App) -> None:
-    """Stop within twice the drain deadline; a broker that is away must not keep a process alive."""
+    """Stop within the drain deadline and a margin; a broker that is away must not keep a process alive."""
     try:
-        await asyncio.wait_for(app.stop(), timeout=app.drain_s * 2)
+        await asyncio.wait_for(app.stop(), timeout=app.drain_s + STOP_MARGIN_S)
     except TimeoutError:
-        app.log.warning("The app did not stop within %s s; leaving without it", app.drain_s * 2)
+        app.log.warning("The app did not stop within %s s; leaving without it", app.drain_s + STOP_MARGIN_S)

@@ -1,0 +1,122 @@
+"""The role ``penalties``: an ordinary Faust agent over runs of decisions and outcomes, and its process.
+
+Everything it does is in `worker.py`; here are the parts it works with, and how the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from typing import TYPE_CHECKING, Any
+
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.policy_file import default_policy_path, load_policy
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.contracts.topics import Topics
+from penaltybox.processors.announcements import kafka_sender
+from penaltybox.processors.app import App, Ending, make_app, run_app
+from penaltybox.processors.cycle import Run
+from penaltybox.processors.engine import Engine
+from penaltybox.processors.patience import Patience
+from penaltybox.processors.seams import no_seam
+from penaltybox.processors.watchdog import consumer_lag, watch
+from penaltybox.processors.worker import Limits, Worker
+from penaltybox.sinks.connections import endpoint_of, open_link
+from penaltybox.sinks.redis_store import RedisSubjectStore
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.seams import Seam
+
+ROLE = "penalties"
+GC_THRESHOLD = (100_000, 50, 100)
+"""States live long and hold no cycles: full collections over hundreds of thousands of them would only stop the loop."""
+
+
+def make_engine(settings: Settings) -> Engine:
+    """The engine of the settings' policy file, or of the default policy.
+
+    Raises:
+        ConfigurationError: the policy cannot be read or is none.
+    """
+    policy = load_policy(settings.policy or default_policy_path())
+    return Engine(policy, Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions))
+
+
+def make_limits(settings: Settings) -> Limits:
+    """A worker's sizes and times from the settings."""
+    return Limits(subjects=settings.cache_subjects, linger_s=settings.linger_ms / 1000)
+
+
+def penalties_app(settings: Settings, worker: Worker, ending: Ending, seam: Seam = no_seam) -> App:
+    """The Faust app of the role: one agent that hands runs to the worker and acknowledges what the worker says."""
+    app = make_app(settings, ROLE, seam=seam)
+    app.drain = worker.drain
+    topics = Topics.named(settings.topic_prefix)
+
+    @app.agent(app.run_topic(topics.decisions, topics.outcomes), name=ROLE)
+    async def penalties(stream: Any) -> None:
+        try:
+            async for event in stream.noack().events():
+                message = event.message
+                await worker.take(Run(message.topic, message.partition, event.value, event.ack))
+        except Exception as error:  # noqa: BLE001 - Faust would acknowledge what the agent failed on
+            ending.fail(error)
+            await asyncio.Event().wait()
+
+    return app
+
+
+async def run_penalties(settings: Settings, *, ending: Ending | None = None, seam: Seam = no_seam) -> None:
+    """Run the role until `ending` (SIGTERM and SIGINT when absent), then drain, flush, acknowledge, commit and leave.
+
+    Raises:
+        ConfigurationError: before anything is consumed.
+        Exception: whatever went wrong; nothing that was not finished is acknowledged. The process must end non-zero.
+    """
+    ending = ending or ending_by_signals()
+    engine = make_engine(settings)
+    store = RedisSubjectStore(open_link(endpoint_of(settings)), settings.redis_prefix)
+    sender = kafka_sender(settings)
+    worker = Worker(
+        engine,
+        store,
+        sender,
+        Topics.named(settings.topic_prefix),
+        wall_ms=now_ms,
+        limits=make_limits(settings),
+        seam=seam,
+    )
+    app = penalties_app(settings, worker, ending, seam)
+    try:
+        await Patience(store).call(store.join_generation)
+        await sender.start()
+        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), _watchdog(settings, app, worker)])
+    finally:
+        await sender.stop()
+        await store.close()
+
+
+async def _watchdog(settings: Settings, app: App, worker: Worker) -> None:
+    await watch(
+        settings.watchdog_s,
+        progress=lambda: worker.acknowledged,
+        lag=consumer_lag(app),
+        exempt=lambda: worker.waiting,
+    )
+
+
+def ending_by_signals() -> Ending:
+    """An ending that SIGTERM and SIGINT request; called inside the running loop."""
+    ending = Ending()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.request)
+    return ending
+
+
+def main(settings: Settings) -> None:
+    """The role as a process of its own: returns after a stop in good order, raises after anything else."""
+    gc.set_threshold(*GC_THRESHOLD)
+    asyncio.run(run_penalties(settings))

@@ -1,0 +1,386 @@
+"""The penalties worker: runs of raw records in, stepped states out, nothing acknowledged before it is stored and told.
+
+decode -> read the missing states -> step in place -> (cycle) -> write -> tell -> acknowledge.  One coroutine steps
+(`take`), another writes (`write_cycles`); while a cycle is being written the next runs are stepped into the next one.
+Everything here is free of Faust: a run is a list of records and a function that acknowledges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.processors.breaker import Breaker
+from penaltybox.processors.cycle import Cycle, Run
+from penaltybox.processors.intake import decode_run, step_events
+from penaltybox.processors.patience import GivenUpError, Patience
+from penaltybox.processors.residents import Resident, Residents
+from penaltybox.processors.seams import no_seam
+from penaltybox.processors.state import SubjectState, decode_state
+from penaltybox.processors.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penaltybox.contracts.topics import Topics
+    from penaltybox.processors.announcements import Sender
+    from penaltybox.processors.engine import Engine
+    from penaltybox.processors.intake import Decoded
+    from penaltybox.processors.seams import Seam
+    from penaltybox.sinks.subject_store import SubjectStore
+
+log = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """Sizes and times of a worker.
+
+    Attributes:
+        subjects: states kept in memory.
+        linger_s: how long changes wait for company before they are written; a new block does not wait.
+        slice: records stepped before the event loop gets a turn.
+        chunk: subjects in one write.
+        records: most records in an open cycle; stepping waits behind it.
+        sweep_age_ms: outboxes older than this are told by whoever finds them.
+    """
+
+    subjects: int = 200_000
+    linger_s: float = 0.05
+    slice: int = 1000
+    chunk: int = 2000
+    records: int = 60_000
+    sweep_age_ms: int = 2000
+
+
+class Worker:
+    """Steps runs and writes cycles; `take` and `write_cycles` run side by side in one event loop.
+
+    Args:
+        engine: the compiled policy; may be replaced between slices (`replace_engine`).
+        store: where states live.
+        sender: where penalties, ladders and dead letters go.
+        topics: their names, and which topic carries outcomes.
+        limits: sizes and times.
+        wall_ms: the wall clock; the edge passes `now_ms`.
+        seam: fault injection.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: SubjectStore,
+        sender: Sender,
+        topics: Topics,
+        *,
+        wall_ms: Callable[[], int],
+        limits: Limits | None = None,
+        seam: Seam = no_seam,
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._topics = topics
+        self._wall_ms = wall_ms
+        self._limits = limits = limits or Limits()
+        self._seam = seam
+        self._engine = engine
+        self._open = Cycle()
+        self._closed = Cycle()
+        self._urgent: list[Resident] = []
+        self._residents = Residents(limits.subjects, self._open_business)
+        self._patience = Patience(store)
+        self._tripped: str | None = None
+        self._writer = Writer(
+            store,
+            sender,
+            topics,
+            self._patience,
+            engine=engine,
+            wall_ms=wall_ms,
+            touched=self._queue,
+            seam=seam,
+        )
+        self._breaker = Breaker(engine.policy.breaker)
+        self._backlog: deque[Run] = deque()
+        self._epoch = 0
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep_due = False
+        self._taking = False
+        self._draining = False
+        self.paused: str | None = None
+        self.acknowledged = 0
+        self.stepped = 0
+
+    # -- what others may know
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the worker stands still on purpose: a pause, or an outage that is waited out."""
+        return self.paused is not None or self._patience.waiting
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open: all that was taken is written, told and acknowledged."""
+        return not (self._open or self._closed or self._urgent or self._backlog)
+
+    def replace_engine(self, engine: Engine) -> None:
+        """Step with another policy from the next slice on."""
+        self._engine = self._writer.engine = engine
+        self._breaker = Breaker(engine.policy.breaker)
+
+    # -- stepping
+
+    async def take(self, run: Run) -> None:
+        """Step a run; it is acknowledged later, when all that it changed is stored and told.
+
+        Returns when the run is stepped, or was given up (`drain`, `forget`): then it is never acknowledged.
+        """
+        epoch = self._epoch
+        self._backlog.append(run)
+        self._taking = True
+        try:
+            while self._backlog and epoch == self._epoch:
+                if await self._step_run(self._backlog[0], epoch):
+                    self._backlog.popleft()
+        except GivenUpError:
+            log.info("A run was given up during an outage; it is read again")
+        finally:
+            self._taking = False
+            if epoch != self._epoch:
+                self._backlog.clear()
+
+    async def _step_run(self, run: Run, epoch: int) -> bool:
+        """Step all of a run into the open cycle; False when it was called off, to be stepped again or not at all."""
+        records = run.records
+        size = self._limits.slice
+        for start in range(0, len(records), size):
+            await self._admission(epoch)
+            if epoch != self._epoch:
+                return False
+            decoded, letters = decode_run(
+                self._engine, self._topics, run, records[start : start + size], self._wall_ms()
+            )
+            self._open.letters += letters
+            await self._load(decoded)
+            if epoch != self._epoch or self.paused is not None:
+                return False
+            if not self._step(decoded):
+                return False
+            self._open.records += min(size, len(records) - start)
+            self._arm()
+            await asyncio.sleep(0)
+        if epoch != self._epoch or (self._backlog and self._backlog[0] is not run):
+            return False
+        self._open.runs.append(run)
+        self._arm()
+        return True
+
+    async def _admission(self, epoch: int) -> None:
+        """Wait while paused, or while the open cycle is full and the writer still busy with the one before."""
+        while epoch == self._epoch and (self.paused is not None or self._open.records >= self._limits.records):
+            self._room.clear()
+            await self._room.wait()
+
+    async def _load(self, decoded: list[Decoded]) -> None:
+        """Read the states that are not here, in one read."""
+        residents = self._residents
+        residents.age()
+        recall = residents.recall
+        missing = {subject for _, _, touched in decoded for subject, _ in touched if recall(subject) is None}
+        if not missing:
+            return
+        subjects = list(missing)
+        blobs = await self._patience.call(lambda: self._store.read(subjects))
+        now_s = time.monotonic()
+        for subject, blob in zip(subjects, blobs, strict=True):
+            state = SubjectState.fresh(subject) if blob is None else decode_state(blob)
+            residents.settle(subject, Resident(state, now_s))
+
+    def _step(self, decoded: list[Decoded]) -> bool:
+        """Step a slice; False when that tripped the breaker: then all that is open was put back."""
+        now_s = time.monotonic()
+        stepped = step_events(self._engine, self._residents.young, decoded, now_s)
+        self._open.residents += stepped.queued
+        self._urgent += stepped.urgent
+        self.stepped += len(decoded)
+        reason = self._breaker.note(now_s, denials=stepped.denials, subjects=stepped.subjects)
+        if reason is not None:
+            self._trip(reason)
+            return False
+        if self._urgent:
+            self._work.set()
+        return True
+
+    def _queue(self, resident: Resident) -> None:
+        """Have a resident written with the open cycle."""
+        if not resident.queued:
+            resident.queued = True
+            self._open.residents.append(resident)
+            self._arm()
+
+    def _open_business(self) -> Iterator[Resident]:
+        yield from self._closed.residents
+        yield from self._open.residents
+        yield from self._urgent
+
+    # -- the breaker and pauses
+
+    def _trip(self, reason: str) -> None:
+        """Too many new denials: put back what is not written yet, pause everybody, call for help."""
+        log.error("The breaker has tripped, new blocks are paused: %s", reason)
+        self.paused = reason
+        self._put_back()
+        self._breaker.reset()
+        self._tripped = reason
+        self._work.set()
+
+    def _put_back(self) -> None:
+        """Forget everything stepped and not written; its runs are stepped again, from what is stored then."""
+        current = self._backlog.popleft() if self._backlog else None
+        runs = [*self._closed.runs, *self._open.runs, *([current] if current else [])]
+        self._backlog.extendleft(reversed(runs))
+        self._drop_cycles()
+
+    def _drop_cycles(self) -> None:
+        for cycle in (self._closed, self._open):
+            cycle.dropped = True
+            for resident in cycle.residents:
+                resident.queued = resident.dirty = resident.urgent = False
+                resident.kept = []
+        self._open, self._closed = Cycle(), Cycle()
+        self._urgent = []
+        self._residents.clear()
+
+    async def watch_pause(self, every_s: float = 1.0) -> None:
+        """Look at the pause key, for ever; also has the outboxes swept that others have left."""
+        while True:
+            await asyncio.sleep(every_s)
+            self._sweep_due = True
+            self._work.set()
+            try:
+                if self._tripped is not None:
+                    await self._store.pause(self._tripped, "breaker", self._wall_ms())
+                    self._tripped = None
+                self._set_pause(await self._store.pause_reason())
+            except StoreUnavailable:
+                continue  # as before; whoever needs the store waits for it
+
+    def _set_pause(self, reason: str | None) -> None:
+        if (reason is None) != (self.paused is None):
+            log.warning("Paused: %s" if reason else "The pause has ended%s", reason or "")
+        self.paused = reason
+        if reason is None:
+            self._room.set()
+
+    # -- writing
+
+    def _arm(self) -> None:
+        """Have the open cycle written when it is full, or has lingered."""
+        if self._open.records >= self._limits.records:
+            self._due = True
+            self._work.set()
+        elif self._timer is None and not self._due:
+            self._timer = asyncio.get_running_loop().call_later(self._limits.linger_s, self._lingered)
+
+    def _lingered(self) -> None:
+        self._timer = None
+        self._due = True
+        self._work.set()
+
+    async def write_cycles(self) -> None:
+        """Write what is urgent at once and cycles when they are due, for ever. One write at a time."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                await self._write_urgent()
+                if self._due:
+                    await self._write_cycle()
+                if self._sweep_due and self.paused is None:
+                    await self._sweep()
+            except GivenUpError:
+                log.info("A cycle was given up during an outage; its runs are read again")
+                self._drop_cycles()
+
+    async def _write_urgent(self) -> None:
+        while self._urgent:
+            urgent, self._urgent = self._urgent, []
+            await self._writer.settle(urgent)
+
+    async def _write_cycle(self) -> None:
+        self._due = False
+        cycle = self._closed = self._open
+        self._open = Cycle()
+        for resident in cycle.residents:
+            resident.queued = False
+        self._room.set()
+        chunk = self._limits.chunk
+        for start in range(0, len(cycle.residents), chunk):
+            await self._write_urgent()
+            if cycle.dropped:
+                return
+            await self._writer.settle(cycle.residents[start : start + chunk])
+        if cycle.letters and not cycle.dropped:
+            letters = cycle.letters
+            await self._patience.call(lambda: self._sender.send(letters))
+        if not cycle.dropped:
+            self._acknowledge(cycle)
+            self._closed = Cycle()
+        self._room.set()
+
+    def _acknowledge(self, cycle: Cycle) -> None:
+        if cycle.runs:
+            self._seam("before_ack")
+        for run in cycle.runs:
+            run.ack()
+            self.acknowledged += len(run.records)
+
+    async def _sweep(self) -> None:
+        """Tell penalties that a crash, or a command by hand, has left in an outbox."""
+        self._sweep_due = False
+        try:
+            subjects = await self._store.pending(self._limits.sweep_age_ms)
+        except StoreUnavailable:
+            return  # the next second is soon enough
+        recall = self._residents.recall
+        idle = [s for s in subjects if (known := recall(s)) is None or not known.busy]
+        if idle:
+            for resident in await self._writer.sweep(idle, recall):
+                self._residents.replace(resident.state.subject, resident)
+                self._queue(resident)
+
+    # -- leaving
+
+    async def drain(self, deadline_s: float) -> None:
+        """Finish what is open until `deadline_s` (loop time), then give up the rest and forget all states.
+
+        A pause is not waited out, an outage only until then: what they hold back is read again by whoever gets the
+        partition.
+        """
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline_s and (self._open or self._closed or self._urgent or self._taking):
+            if self.paused is not None and not (self._open or self._closed or self._urgent):
+                break
+            self._due = True
+            self._work.set()
+            await asyncio.sleep(0.005)
+        await self.forget()
+
+    async def forget(self) -> None:
+        """Give up everything open, and forget all states: other workers may write them from now on."""
+        self._epoch += 1
+        self._patience.called_off = True
+        try:
+            self._drop_cycles()
+            self._room.set()
+            while self._taking or self._patience.waiting:
+                self._work.set()
+                await asyncio.sleep(0.005)
+        finally:
+            self._patience.called_off = False
