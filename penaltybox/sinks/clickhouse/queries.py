@@ -1,0 +1,102 @@
+"""The shipped queries. Each is a parameterised view of the database; docs/analytics.md says what its columns mean.
+
+All read the raw tables FINAL, so an event stored twice counts once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from penaltybox.sinks.clickhouse.client import ClickHouse
+
+    Rows = list[dict[str, Any]]
+
+BY_LABEL: Final = -1
+"""`matures_s` of the false-positive queries: each label's own time, from table `label_weights`."""
+
+PARAMETERS: Final = {
+    "from": "DateTime64(3, 'UTC')",
+    "to": "DateTime64(3, 'UTC')",
+    "as_of": "DateTime64(3, 'UTC')",
+    "matures_s": "Int64",
+    "by": "String",
+}
+QUERIES: Final = {
+    "totals": ("from", "to"),
+    "blocks_by_dimension": ("from", "to"),
+    "penalties_by_rung": ("from", "to"),
+    "dead_letters_by_reason": ("from", "to"),
+    "episodes": ("from", "to"),
+    "judged_episodes": ("from", "to", "as_of", "matures_s"),
+    "false_positives": ("from", "to", "as_of", "matures_s"),
+    "nat": ("from", "to", "by"),
+}
+_LAST_MS: Final = 10_413_791_999_999
+
+
+def totals(clickhouse: ClickHouse, from_ms: int, to_ms: int) -> Rows:
+    """Decisions, requests and users by action and reason, for event times from `from_ms` to before `to_ms`."""
+    return run(clickhouse, "totals", {"from": from_ms, "to": to_ms})
+
+
+def blocks_by_dimension(clickhouse: ClickHouse, from_ms: int, to_ms: int) -> Rows:
+    """Enforced denials by charged dimension, limit, reason and action, with their share of all."""
+    return run(clickhouse, "blocks_by_dimension", {"from": from_ms, "to": to_ms})
+
+
+def penalties_by_rung(clickhouse: ClickHouse, from_ms: int, to_ms: int) -> Rows:
+    """Penalties by rule, rung, dimension and action; shadow ones apart."""
+    return run(clickhouse, "penalties_by_rung", {"from": from_ms, "to": to_ms})
+
+
+def dead_letters_by_reason(clickhouse: ClickHouse, from_ms: int, to_ms: int) -> Rows:
+    """Dead letters by topic and reason, with the latest detail."""
+    return run(clickhouse, "dead_letters_by_reason", {"from": from_ms, "to": to_ms})
+
+
+def episodes(clickhouse: ClickHouse, from_ms: int, to_ms: int) -> Rows:
+    """Merged denials: one row per (limit or rule, subject) and incident."""
+    return run(clickhouse, "episodes", {"from": from_ms, "to": to_ms})
+
+
+def judged_episodes(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: int, matures_s: int = BY_LABEL) -> Rows:
+    """Episodes with maturity, labels and the probability that the subject was legitimate; see `false_positives`."""
+    return run(clickhouse, "judged_episodes", {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s})
+
+
+def false_positives(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: int, matures_s: int = BY_LABEL) -> Rows:
+    """FDR (a lower bound) and FPR per dimension with Wilson 95 % intervals.
+
+    Args:
+        clickhouse: the database.
+        from_ms: event time of the first denial.
+        to_ms: end of the period, exclusive.
+        as_of_ms: what is known now: labels after it are not looked at, and maturity is measured from it.
+        matures_s: seconds after which an episode is mature, instead of the labels' own times.
+    """
+    return run(clickhouse, "false_positives", {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s})
+
+
+def nat(clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"] = "ip") -> Rows:
+    """Places with denials: effective users, whether their episodes are attributable to a shared address, collateral."""
+    return run(clickhouse, "nat", {"from": from_ms, "to": to_ms, "by": by})
+
+
+def run(clickhouse: ClickHouse, name: str, values: dict[str, int | str]) -> Rows:
+    """Rows of a shipped query by name.
+
+    Raises:
+        StoreUnavailable: no answer, or the views are not there.
+        KeyError: no such query, or a parameter is missing.
+    """
+    parameters = {key: _bound(key, values[key]) for key in QUERIES[name]}
+    arguments = ", ".join(f"{key} = {{{key}:{PARAMETERS[key]}}}" for key in parameters)
+    return clickhouse.rows(f"SELECT * FROM {name}({arguments})", parameters)  # noqa: S608 - names are constants above
+
+
+def _bound(key: str, value: int | str) -> str:
+    if PARAMETERS[key].startswith("DateTime64"):
+        milliseconds = min(max(int(value), 0), _LAST_MS)
+        return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
+    return str(value)
