@@ -12,6 +12,7 @@ from penaltybox.sinks.keyspace import require_canonical
 from penaltybox.sinks.subject_store import (
     BLOCKING_MARKS,
     HEADER_BYTES,
+    NEVER,
     Lost,
     Mark,
     Rewound,
@@ -67,7 +68,7 @@ class MemorySubjectStore:
             stored_nonce = int.from_bytes(stored[12:20])
             if (stored_number, stored_nonce) != (write.number, write.nonce) and stored_number >= write.number:
                 return Written(stored_number) if stored[12:20] == write.blob[12:20] else Lost(stored)
-        if stored_number < write.number and write.marks is None:
+        if stored_number < write.number > NEVER and write.marks is None:
             return Rewound(stored_number)
         number = max(write.number + 1, now)
         blob = write.blob[:3] + number.to_bytes(8) + write.blob[11:]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HEADER_BYTES = 20
+NEVER = 1 << 40
+"""Numbers up to this one mean "nothing was stored": a state that is still to be written may carry any of them."""
 BLOCKING_MARKS = frozenset({"block", "challenge"})
 """A change of one of these is announced on the events channel; ``trust`` and ``pass`` are not."""
 
@@ -48,8 +50,8 @@ class Write(NamedTuple):
 
     Attributes:
         subject: canonical ``dimension:value``.
-        number: the version number I read; 0 when nothing was stored.
-        nonce: the nonce I read; 0 when nothing was stored.
+        number: the version number I read; 0 (or any up to `NEVER`) when nothing was stored.
+        nonce: the nonce I read; any when nothing was stored.
         blob: the new state; its number bytes are a placeholder, its nonce bytes are new and final.
         expire_at_ms: absolute wall time in ms; None keeps it for ever.
         marks: these marks are set or deleted, others are left alone; None means unchanged since the version I read.

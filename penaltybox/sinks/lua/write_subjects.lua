@@ -14,6 +14,7 @@
 local call = redis.call
 local sub, pack, unpack_number = string.sub, struct.pack, struct.unpack
 local floor = math.floor
+local NEVER = 1099511627776 -- 2^40: numbers up to this one mean that nothing was stored
 
 if call('GET', KEYS[1]) ~= ARGV[1] then
   return redis.error_reply('GENERATION another generation is stored, or none')
@@ -56,7 +57,7 @@ for i = 3, #KEYS do
     local expected_number = unpack_number('>I8', expected, 2)
     local stored_number = stored == '' and 0 or unpack_number('>I8', stored, 2)
     if stored_number < expected_number then
-      if marks < 0 then
+      if marks < 0 and expected_number > NEVER then
         reply = -stored_number
       else
         number = expected_number + 1

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import hiredis
 
 from penaltybox.embedded.process import GuardedProcess
 from tests.waiting import block_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def binaries() -> dict[str, str]:
@@ -73,9 +73,18 @@ class Server:
                 reader.feed(data)
             return reply
 
+    def freeze(self) -> None:
+        """SIGSTOP; returns when the process has stopped."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        status = Path(f"/proc/{self.process.pid}/stat")
+        block_until(lambda: ") T " in status.read_text(), what="a stopped process")
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
-        """SIGKILL; also to a server that is frozen."""
-        self.process.resume()
+        """SIGKILL, which ends a frozen server too."""
         self.process.kill()
 
 

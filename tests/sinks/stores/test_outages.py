@@ -75,13 +75,13 @@ async def test_a_hung_server_is_an_outage_within_the_deadline(server: Server) ->
     async with opened(url(server), deadline_s=0.3) as store:
         (first,) = await store.write([write(A, nonce=1)])
         assert isinstance(first, Written)
-        server.process.pause()
+        server.freeze()
         sent = write(A, (first.number, 1), nonce=2, marks=(block(b"{}"),))
         start = time.monotonic()
         with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.3 s"):
             await store.write([sent])
         assert time.monotonic() - start < 2
-        server.process.resume()
+        server.thaw()
         # The frozen server still executes what lay in its socket: the second answer must be about the same write.
         (written,) = await store.write([sent])
         assert isinstance(written, Written)
@@ -91,10 +91,10 @@ async def test_a_hung_server_is_an_outage_within_the_deadline(server: Server) ->
 async def test_a_new_connection_to_a_hung_server_has_a_deadline_too(server: Server) -> None:
     """Connecting succeeds while a server hangs (the kernel accepts); the handshake must not wait for ever."""
     async with opened(url(server), deadline_s=0.3) as store:
-        server.process.pause()
+        server.freeze()
         with pytest.raises(StoreUnavailable):
             await store.read([A])
-        server.process.resume()
+        server.thaw()
         assert await store.read([A]) == [None]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penaltybox.contracts.errors import GenerationMismatch, PenaltyboxError
-from penaltybox.sinks.subject_store import Lost, Mark, Rewound, SubjectStore, Written
+from penaltybox.sinks.subject_store import NEVER, Lost, Mark, Rewound, SubjectStore, Written
 from tests.sinks.stores.blobs import HOUR, blob, block, version, write
 
 if TYPE_CHECKING:
@@ -101,14 +101,24 @@ async def test_a_write_whose_answer_got_lost_may_be_sent_again(rig: Rig) -> None
 async def test_rewound_store_wants_all_marks(rig: Rig) -> None:
     """A store that lost my last write (failover) takes no write without marks, and takes it with them."""
     store = rig.store()
-    await rig.put(A, blob(3, b"old", number=500))
-    mine = (900, 4)
-    assert await store.write([write(A, mine, nonce=NONCE)]) == [Rewound(500)]
-    assert await store.read([A]) == [blob(3, b"old", 500)]
+    now = await rig.now()
+    old, mine = now - HOUR, (now + HOUR, 4)
+    await rig.put(A, blob(3, b"old", number=old))
+    assert await store.write([write(A, mine, nonce=NONCE)]) == [Rewound(old)]
+    assert await store.read([A]) == [blob(3, b"old", old)]
     (written,) = await store.write([write(A, mine, nonce=NONCE, marks=(block(b"again"),))])
     assert isinstance(written, Written)
-    assert written.number > 900
+    assert written.number > mine[0]
     assert await rig.get(A, "block") == b"again"
+
+
+async def test_a_newcomer_may_carry_a_number_that_means_nothing(rig: Rig) -> None:
+    """A state that was never stored has header bytes too: numbers up to NEVER are no versions, stored ones win."""
+    one, two = rig.store(), rig.store()
+    (first,) = await one.write([write(A, (NEVER, NEVER), nonce=NONCE)])
+    assert isinstance(first, Written)
+    assert first.number >= await rig.now() - 60_000
+    assert await two.write([write(A, (NEVER, NEVER), nonce=NONCE + 1)]) == [Lost(blob(NONCE, number=first.number))]
 
 
 async def test_expired_state_is_rewound_too(rig: Rig) -> None:
