@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy, Rule, Rung
 
 NONE = -1
+HAND = "hand"
 TRUSTED = ("user", "device", "api_key")
 
 
@@ -91,11 +92,15 @@ class Oracle:
         user = self.canonicaliser.subject("user", decision.subjects["user"]).split(":", 1)[1]
         person.colleagues.append((trigger.t, value_hash(user)))
         hold = person.real.deny
-        if not before and self._shared(person, trigger.t) and hold is not None and active(hold, trigger.t):
+        if not before and self._shared(person, trigger.t) and hold is not None and self._softens(hold, trigger.t):
             until = trigger.t + self.policy.challenge_ms if hold.until is None else hold.until
             person.real.deny = None
+            person.real.at = max(person.real.at, trigger.t)
             self._hold_challenge(person.real, Hold(until, hold.rung, hold.rule, hold.penalty))
             self._note(Case(person, person.real, trigger), "shared_ip", "challenge", until, trigger.t)
+
+    def _softens(self, hold: Hold, t: int) -> bool:
+        return active(hold, t) and hold.rule != HAND
 
     def _shared(self, person: Person, at: int) -> bool:
         shared = self.policy.shared_ip
@@ -212,13 +217,14 @@ class Oracle:
         action = "challenge" if softer else rung.action
         rule = decisive[0].name
         pid = self._id(case, rule, rung.name)
-        length_ms = self.policy.challenge_ms if softer and rung.duration_ms is None else rung.duration_ms
         until = None
-        if length_ms is not None:
+        if rung.duration_ms is not None:
             jitter = int(pid[:8], 16) % (self.policy.ladder.jitter_percent + 1)
-            until = s + min(length_ms * (100 + jitter) // 100, ceiling_ms or 1 << 60)
-            if softer and longest is not None:
-                until = max(until, s + (longest.then.challenge_ms or 0))
+            until = s + min(rung.duration_ms * (100 + jitter) // 100, ceiling_ms or 1 << 60)
+        elif softer:
+            until = s + self.policy.challenge_ms
+        if until is not None and softer and longest is not None:
+            until = max(until, s + (longest.then.challenge_ms or 0))
         came_from = names[prior] if prior >= 0 else "none"
         track.rung, track.rung_ms, track.end = rung.name, rung.duration_ms, until
         self._empty(case, s)
@@ -314,13 +320,15 @@ class Oracle:
     # --- outcomes and commands
 
     def _outcome(self, person: Person, outcome: Outcome, trigger: Trigger) -> None:
+        if allowlisted(self.policy, person.subject, trigger.t):
+            return
         dimension = person.subject.split(":", 1)[0]
         points = self.policy.trust.points.get(outcome.label, 0)
         if points and dimension in TRUSTED:
             person.trust.setdefault(value_hash(outcome.id), (points, trigger.t))
         if outcome.label == "challenge_passed" and dimension in ("user", "device"):
             person.pass_until = max(person.pass_until, trigger.t + self.policy.pass_ms)
-            if active(person.real.challenge, trigger.t) and person.real.at <= trigger.t:
+            if active(person.real.challenge, trigger.t) and person.real.at < trigger.t:
                 person.real.challenge = None
                 self._note(Case(person, person.real, trigger), "challenge_passed", "lift", trigger.t, trigger.t)
 
@@ -331,4 +339,44 @@ class Oracle:
         return sum(points for t, _, points in newest if t > now_ms - self.policy.trust.ttl_ms)
 
     def _command(self, person: Person, command: Command, trigger: Trigger) -> None:
-        raise NotImplementedError(command.verb)
+        case = Case(person, person.real, trigger)
+        track, t = person.real, trigger.t
+        if command.verb == "grant":
+            person.trust.setdefault(value_hash(command.id), (command.points, t))
+            self._note(case, HAND, "note", None, t)
+            return
+        standing = self._standing(track, t)
+        if command.verb == "ban":
+            self._ban(case, command, standing)
+        else:
+            names = ["none", *(rung.name for rung in self.policy.ladder.rungs)]
+            down = max(0, names.index(standing) - 1)
+            left = names[down] if command.verb == "pardon" else standing if command.keep_level else "none"
+            track.deny = track.challenge = None
+            track.rung = None if left == "none" else left
+            track.rung_ms = next((rung.duration_ms for rung in self.policy.ladder.rungs if rung.name == left), 0)
+            track.end = t
+            track.risk = []
+            if command.grace_ms:
+                person.grace_until = max(person.grace_until, t + command.grace_ms)
+            self._record(case, HAND, "lift", t, t, (standing, left))
+        track.at = max(track.at, t)
+        track.counted.clear()
+
+    def _ban(self, case: Case, command: Command, standing: str) -> None:
+        track, t = case.track, case.trigger.t
+        names = [rung.name for rung in self.policy.ladder.rungs]
+        above = [
+            rung
+            for rung in self.policy.ladder.rungs
+            if standing == "none" or rung.name not in names[: names.index(standing) + 1]
+        ]
+        rung = next((rung for rung in self.policy.ladder.rungs if rung.name == command.level), None)
+        rung = rung or next((rung for rung in above if rung.action == "deny"), self.policy.ladder.rungs[-1])
+        length_ms = rung.duration_ms if command.for_ms is None else command.for_ms
+        until = None if length_ms is None else t + length_ms
+        action = rung.action if command.for_ms is None else "deny"
+        if action == "deny":
+            track.deny = Hold(until, rung.name, HAND, self._id(case, HAND, rung.name))
+        track.rung, track.rung_ms, track.end = rung.name, rung.duration_ms, until
+        self._record(case, HAND, action, until, t, (standing, rung.name))

@@ -20,7 +20,7 @@ def matches(patterns: tuple[str, ...] | None, word: str | None) -> bool:
     """Absent filter: everything. Otherwise literals, and patterns whose `*` stands for any run of characters."""
     if patterns is None:
         return True
-    return word is not None and any(matches_one(pattern, word) for pattern in patterns)
+    return any(matches_one(pattern, word or "") for pattern in patterns)
 
 
 def matches_one(pattern: str, word: str) -> bool:
