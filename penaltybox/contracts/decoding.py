@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -12,9 +12,11 @@ from penaltybox.contracts.events import AHEAD_MS, MAX_RECORD_BYTES, Decision, Ou
 from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 _decode_decision = msgspec.json.Decoder(Decision).decode
+_decode_lines = msgspec.json.Decoder(Decision).decode_lines
+_encode_lines = msgspec.json.Encoder().encode_lines
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -35,27 +37,69 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
     """
     decision: Decision = _decode(raw, _decode_decision)
     _check_time(decision.ts, broker_ms)
-    for dimension, value in decision.subjects.items():
-        canonicaliser.subject(dimension, value)
-    if decision.action in _JUDGED:
-        if decision.reason is None:
-            raise BadEvent("no_reason", f"a decision to {decision.action} needs a reason")
-        if decision.reason == "over_limit" and not decision.violated:
-            raise BadEvent("no_violated", "an over_limit decision must name the limits it violated")
+    canonicaliser.check(decision.subjects)
+    _check_reason(decision)
     if not _plain(raw):
         _check_texts(decision)
-    for limit in decision.violated:
-        if ":" not in limit:
-            raise BadEvent("bad_violated", f"violated: got {limit[:64]!r}, wanted <dimension>:<limit name>")
     return decision
+
+
+def decode_decisions(
+    raws: Sequence[bytes | None], brokers_ms: Sequence[int], canonicaliser: Canonicaliser
+) -> list[Decision | BadEvent]:
+    """Many decisions at once, each as `decode_decision` judges it; what cannot be judged is returned, not raised.
+
+    When all records are in the form that our own publishers send, which is the common case, they are decoded and
+    checked in a few calls for the whole run; otherwise one by one.
+    """
+    decisions = _decode_run(raws)
+    if decisions is not None and _nothing_odd(decisions, brokers_ms, canonicaliser):
+        return decisions
+    judged: list[Decision | BadEvent] = []
+    for raw, broker_ms in zip(raws, brokers_ms, strict=True):
+        try:
+            judged.append(decode_decision(raw or b"", broker_ms, canonicaliser))
+        except BadEvent as error:
+            judged.append(error)
+    return judged
+
+
+def _decode_run(raws: Sequence[bytes | None]) -> list[Decision | BadEvent] | None:
+    """The decisions of a run whose records all have our own form; None when they must be read one by one."""
+    if not raws or not all(raws):
+        return None
+    given = cast("Sequence[bytes]", raws)
+    lines = b"\n".join(given) + b"\n"
+    if not _plain(lines) or lines.count(b"\n") != len(given) or max(map(len, given)) > MAX_RECORD_BYTES:
+        return None
+    try:
+        decisions = _decode_lines(lines)
+    except msgspec.MsgspecError:
+        return None
+    return decisions if len(decisions) == len(given) and _encode_lines(decisions) == lines else None
+
+
+def _nothing_odd(decisions: Sequence[Any], brokers_ms: Sequence[int], canonicaliser: Canonicaliser) -> bool:
+    known = canonicaliser.known
+    try:
+        for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
+            if decision.ts > broker_ms + AHEAD_MS:
+                return False
+            for dimension, value in decision.subjects.items():
+                if value not in known[dimension]:
+                    canonicaliser.subject(dimension, value)
+            if decision.action in _JUDGED or decision.violated:
+                _check_reason(decision)
+    except (KeyError, BadEvent):
+        return False  # a dimension never seen before, or a bad record
+    return True
 
 
 def decode_outcome(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) -> Outcome:
     """An outcome from its wire form; arguments and errors as for `decode_decision`."""
     outcome: Outcome = _decode(raw, _decode_outcome)
     _check_time(outcome.ts, broker_ms)
-    for dimension, value in outcome.subjects.items():
-        canonicaliser.subject(dimension, value)
+    canonicaliser.check(outcome.subjects)
     _check_printable("id", outcome.id)
     _check_printable("ref", outcome.ref)
     return outcome
@@ -105,6 +149,17 @@ def _check_time(ts: int, broker_ms: int) -> None:
         raise BadEvent(
             "from_the_future", f"ts {ts} is {ts - broker_ms} ms ahead of the broker's clock, limit {AHEAD_MS}"
         )
+
+
+def _check_reason(decision: Decision) -> None:
+    if decision.action in _JUDGED:
+        if decision.reason is None:
+            raise BadEvent("no_reason", f"a decision to {decision.action} needs a reason")
+        if decision.reason == "over_limit" and not decision.violated:
+            raise BadEvent("no_violated", "an over_limit decision must name the limits it violated")
+    for limit in decision.violated:
+        if ":" not in limit:
+            raise BadEvent("bad_violated", f"violated: got {limit[:64]!r}, wanted <dimension>:<limit name>")
 
 
 def _plain(raw: bytes) -> bool:

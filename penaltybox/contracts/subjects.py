@@ -65,7 +65,9 @@ class Canonicaliser:
     def __init__(self, ipv6_prefix: int = 64, hashed: Iterable[str] = ()) -> None:
         self.ipv6_prefix = ipv6_prefix
         self.hashed = frozenset(hashed)
-        self._seen: dict[tuple[str, str], str] = {}
+        self.known: dict[str, dict[str, str]] = {}
+        """dimension -> value -> canonical text: what was made before, for loops that cannot afford a call."""
+        self._room = MAX_CACHED
 
     def subject(self, dimension: str, value: str) -> str:
         """Canonical text of one subject, e.g. ``ip:203.0.113.7``, ``user:10086``, ``ip:2001:db8::/64``.
@@ -74,13 +76,27 @@ class Canonicaliser:
             BadEvent: the dimension's name, or the value, is not allowed (empty, over 128 bytes, control characters,
                 not an address).
         """
-        key = (dimension, value)
-        known = self._seen.get(key)
-        if known is None:
-            if len(self._seen) >= MAX_CACHED:
-                self._seen.clear()
-            known = self._seen[key] = self._make(dimension, value)
-        return known
+        try:
+            return self.known[dimension][value]
+        except KeyError:
+            return self._learn(dimension, value)
+
+    def check(self, subjects: Mapping[str, str]) -> None:
+        """Raises as `subject` does if any of the subjects (dimension -> value) is not allowed."""
+        for dimension, value in subjects.items():
+            try:
+                self.known[dimension][value]
+            except KeyError:
+                self._learn(dimension, value)
+
+    def _learn(self, dimension: str, value: str) -> str:
+        text = self._make(dimension, value)
+        if self._room <= 0:
+            self.known.clear()
+            self._room = MAX_CACHED
+        self._room -= 1
+        self.known.setdefault(dimension, {})[value] = text
+        return text
 
     def combination(self, dimensions: str, values: Mapping[str, str]) -> str:
         """Canonical text of a combination: ``device+scenario`` over its values is ``device+scenario:d1+login``."""

@@ -16,8 +16,8 @@ from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_
 from penaltybox.processors.ladder import active
 from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome
 from penaltybox.processors.state import Counter, SubjectState, Track, copy_state
-from penaltybox.processors.steps import Trigger, react, soften_block
-from penaltybox.processors.visibility import Detection, Plan, ValueHashes, Visibility, combination_values
+from penaltybox.processors.steps import Case, Trigger, react, soften_block
+from penaltybox.processors.visibility import Detection, Plan, Visibility, combination_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,9 @@ HELD: Final = 4
 """Nothing changed because of a block, a fence or grace; it stands only if the state is current."""
 MARKS: Final = 8
 """A key beside the state (block, challenge, trust, pass) changed."""
+
+
+_NEVER: Final = -(1 << 62)
 
 
 class Handling(NamedTuple):
@@ -63,9 +66,9 @@ class Engine:
         self.version = policy.version
         self.canonicaliser = canonicaliser or Canonicaliser()
         self.allowlist = Allowlist(policy.allow)
-        self._visibility = Visibility(policy)
-        self._hashes = ValueHashes()
-        self._hashed = self.canonicaliser.hashed
+        self._visibility = Visibility(policy, self.canonicaliser)
+        self._users = self._visibility.users
+        self._lists = bool(policy.allow)
         self._windows = {rule.key: rule.window_ms for rule in policy.rules}
 
     def touches(self, decision: Decision) -> list[tuple[str, Plan]]:
@@ -75,7 +78,7 @@ class Engine:
             BadEvent: a subject that is not allowed (a decoded decision has none).
         """
         subjects = decision.subjects
-        canonical = self.canonicaliser.subject
+        known = self.canonicaliser.known
         found = []
         for plan in self._visibility.plans(decision):
             if plan.parts:
@@ -84,24 +87,29 @@ class Engine:
                     found.append((self.canonicaliser.combination(plan.dimension, values), plan))
                 except BadEvent:
                     continue  # a route that is too long for a key: the combination has no such subject
-            else:
-                found.append((canonical(plan.dimension, subjects[plan.dimension]), plan))
+                continue
+            try:
+                found.append((known[plan.dimension][subjects[plan.dimension]], plan))
+            except KeyError:
+                found.append((self.canonicaliser.subject(plan.dimension, subjects[plan.dimension]), plan))
         return found
 
     def apply(self, state: SubjectState, plan: Plan, decision: Decision, handling: Handling) -> int:
         """Applies a decision to one of its subjects in place; flags CHANGED, PENALTY, HELD, MARKS say what happened."""
-        t = min(handling.broker_ms, decision.ts)
-        if self.allowlist.entries and self.allowlist.covers(state.subject, t):
+        t = decision.ts
+        if t > handling.broker_ms:  # noqa: PLR1730 - a call to min costs as much as all the rest of a quiet decision
+            t = handling.broker_ms
+        if self._lists and self.allowlist.covers(state.subject, t):
             return NOTHING
-        effect = NOTHING
-        if plan.shared:
-            effect = self._shared(state, decision, t, handling)
-        if t < state.grace_until:
-            return effect | HELD
+        effect = self._shared(state, decision, t, handling) if plan.shared else NOTHING
         if plan.rules:
-            effect |= self._track(state, state.real, plan.rules, decision, t, handling)
-        for one in plan.shadows:
-            effect |= self._shadow(state, one, decision, t, handling)
+            if t < state.quiet_until:
+                effect |= HELD
+            else:
+                effect |= self._track(state, state.real, plan.rules, decision, t, handling, shadow=False)
+        if plan.shadows and t >= state.grace_until:
+            for one in plan.shadows:
+                effect |= self._shadow(state, one, decision, t, handling)
         return effect
 
     def _track(
@@ -113,49 +121,36 @@ class Engine:
         t: int,
         handling: Handling,
         *,
-        shadow: bool = False,
+        shadow: bool,
     ) -> int:
-        if t <= track.at or (track.deny is not None and active(track.deny, t)):
-            return HELD
+        """Rules see a decision that is neither history nor suppressed."""
         fired: list[Detection] | None = None
         effect = NOTHING
         for one in rules:
-            seen = self._count(track, one, decision, t) if one.counts else self._see(track, one, decision, t)
+            seen = self._count(track, one, decision, t) if one.counts else _see(track, one, decision, t)
             if seen != UNCHANGED:
                 effect = CHANGED
                 if seen == FIRED:
                     fired = [one] if fired is None else [*fired, one]
         if fired is not None:
             trigger = self._trigger(decision, t, handling)
-            if react(self.policy, state, track, fired, trigger, windows=self._windows, shadow=shadow):
+            if react(self._case(state, track, shadow=shadow), fired, trigger):
                 effect |= PENALTY if shadow else PENALTY | MARKS
+                state.settle()
         return effect
 
     def _shadow(self, state: SubjectState, one: Detection, decision: Decision, t: int, handling: Handling) -> int:
-        track = state.shadows.get(one.key)
-        known = track is not None
-        track = track if track is not None else Track()
+        known = state.shadows.get(one.key)
+        track = known if known is not None else Track()
+        if t <= track.at or active(track.deny, t):
+            return HELD
         effect = self._track(state, track, (one,), decision, t, handling, shadow=True)
-        if effect & CHANGED and not known:
+        if effect & CHANGED and known is None:
             state.shadows[one.key] = track
         return effect
 
-    def _see(self, track: Track, one: Detection, decision: Decision, t: int) -> int:
-        value = self._value(one, decision)
-        if value is None:
-            return UNCHANGED
-        seen = track.sets.get(one.key)
-        if seen is None:
-            seen = track.sets[one.key] = {}
-        return see_value(seen, self._hashes.of(value), t, one.window_ms, one.n)
-
-    def _value(self, one: Detection, decision: Decision) -> str | None:
-        if one.attr:
-            return decision.attrs.get(one.attr)
-        value = decision.subjects.get(one.distinct)
-        if value is None or one.distinct in self._hashed:
-            return value
-        return self.canonicaliser.subject(one.distinct, value).split(":", 1)[1]
+    def _case(self, state: SubjectState, track: Track, *, shadow: bool) -> Case:
+        return Case(self.policy, self.version, self._windows, state, track, shadow)
 
     def _count(self, track: Track, one: Detection, decision: Decision, t: int) -> int:
         counter = track.counters.get(one.key)
@@ -167,13 +162,14 @@ class Engine:
         shared_ip = self.policy.shared_ip
         if shared_ip is None:
             return NOTHING
-        user = self.canonicaliser.subject("user", decision.subjects["user"]).split(":", 1)[1]
-        seen = see_value(state.shared, self._hashes.of(user), t, shared_ip.window_ms, shared_ip.established)
+        user = self._users.of(decision.subjects["user"])
+        seen = see_value(state.shared, user, t, shared_ip.window_ms, shared_ip.established)
         if seen == UNCHANGED:
             return NOTHING
         deny = state.real.deny
         if seen == FIRED and deny is not None and active(deny, t) and deny.rule != COMMANDED:
-            soften_block(self.policy, state, self._trigger(decision, t, handling))
+            soften_block(self._case(state, state.real, shadow=False), self._trigger(decision, t, handling))
+            state.settle()
             return CHANGED | PENALTY | MARKS
         return CHANGED
 
@@ -206,7 +202,19 @@ class Engine:
     def apply_command(self, state: SubjectState, record: Command, handling: Handling) -> int:
         """Applies a command to its subject in place. Commands work on allowlisted subjects too."""
         changed = command(self.policy, state, record, min(record.ts, handling.broker_ms))
+        state.settle()
         return CHANGED | PENALTY | MARKS if changed else HELD
+
+
+def _see(track: Track, one: Detection, decision: Decision, t: int) -> int:
+    value = decision.attrs[one.attr] if one.attr else decision.subjects[one.distinct]
+    known = one.hashes.known.get(value) or one.hashes.of(value)
+    values = track.sets.get(one.key)
+    if values is None:
+        values = track.sets[one.key] = {}
+    elif values.get(known, _NEVER) + one.granule_ms > t:
+        return UNCHANGED  # seen in this granule already: by far the most common case
+    return see_value(values, known, t, one.window_ms, one.n)
 
 
 def step(

@@ -20,6 +20,7 @@ CODEC: Final = 1
 HEADER_BYTES: Final = 20
 NEVER: Final = 1 << 40
 """Number and nonce of a state that was never stored; as large as real ones, so that the header has a fixed length."""
+FOREVER: Final = 1 << 62
 _KEEP_FENCE_MS: Final = 7 * 86_400_000
 _KEEP_OUTBOX_MS: Final = 7 * 86_400_000
 
@@ -59,6 +60,8 @@ class SubjectState(msgspec.Struct, array_like=True):
     nonce: int
     subject: str
     real: Track
+    quiet_until: int = 0
+    """No rule of the real ladder sees a decision before this: the latest of fence, grace and end of the block."""
     shadows: dict[int, Track] = {}
     grace_until: int = 0
     pass_until: int = 0
@@ -73,6 +76,12 @@ class SubjectState(msgspec.Struct, array_like=True):
     def fresh(cls, subject: str) -> SubjectState:
         """The state of a subject that nothing is known of."""
         return cls(number=NEVER, nonce=NEVER, subject=subject, real=Track())
+
+    def settle(self) -> None:
+        """Derives `quiet_until`; whoever changes a fence, a block or a grace calls it."""
+        deny = self.real.deny
+        blocked = 0 if deny is None else FOREVER if deny.until is None else deny.until
+        self.quiet_until = max(self.grace_until, self.real.at + 1 if self.real.at else 0, blocked)
 
     @property
     def read_number(self) -> int:
@@ -196,4 +205,5 @@ def state_from_ladder(ladder: Ladder) -> SubjectState:
     state.pass_until = ladder.pass_until
     state.trust = list(ladder.trust)
     state.shared = dict(ladder.shared)
+    state.settle()
     return state

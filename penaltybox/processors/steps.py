@@ -29,39 +29,36 @@ class Trigger(NamedTuple):
     about: Evidence
 
 
+class Case(NamedTuple):
+    """Whose ladder it is, under which policy."""
+
+    policy: Policy
+    version: str
+    windows: dict[int, int]
+    """Rule key -> window in ms."""
+    state: SubjectState
+    track: Track
+    shadow: bool
+
+
 class Occasion(NamedTuple):
     """Everything that stays the same while one decision's consequences are written down."""
 
-    policy: Policy
-    state: SubjectState
-    track: Track
+    case: Case
     trigger: Trigger
     at: int
-    shadow: bool
     evidence: Evidence
 
 
-def react(
-    policy: Policy,
-    state: SubjectState,
-    track: Track,
-    fired: list[Detection],
-    trigger: Trigger,
-    *,
-    windows: dict[int, int],
-    shadow: bool,
-) -> bool:
+def react(case: Case, fired: list[Detection], trigger: Trigger) -> bool:
     """Turns the rules that fired on one decision into at most one step, and says whether penalties were written.
 
     Args:
-        policy: the policy in force.
-        state: the subject; penalties are appended to its outbox.
-        track: the ladder that the rules work on.
+        case: the subject's ladder; it steps in place, penalties are appended to the subject's outbox.
         fired: the rules, in the policy's order.
         trigger: the decision.
-        windows: rule key -> window in ms.
-        shadow: report only.
     """
+    policy, track = case.policy, case.track
     asks = [Ask(one.name, one.then) for one in fired if one.then.score is None]
     scoring = [one for one in fired if one.then.score is not None]
     if scoring:
@@ -71,11 +68,11 @@ def react(
     steps = [ask for ask in asks if ask.then.step or ask.then.level]
     challenges = [ask for ask in asks if ask.then.challenge_ms]
     at = max(trigger.t, latest_count(track))
-    occasion = Occasion(policy, state, track, trigger, at, shadow, _evidence(policy, state, track, fired, trigger, at))
+    occasion = Occasion(case, trigger, at, _evidence(case, fired, trigger, at))
     landing = _step(occasion, steps, challenges) if steps else None
     if challenges and (landing is None or landing.action == "warn"):
         _challenge(occasion, challenges)
-    track.at = fence(track, windows, at, trigger.broker_ms)
+    track.at = fence(track, case.windows, at, trigger.broker_ms)
     track.counters = {}
     track.sets = {}
     return True
@@ -88,7 +85,8 @@ def _risk(policy: Policy, track: Track, scoring: list[Detection], trigger: Trigg
 
 
 def _step(occasion: Occasion, steps: list[Ask], challenges: list[Ask]) -> Landing:
-    policy, state, track, at = occasion.policy, occasion.state, occasion.track, occasion.at
+    policy, _, _, state, track, _ = occasion.case
+    at = occasion.at
     dimension = state.dimension
     shared = is_shared(policy, state, at)
     landing = land(policy, track, dimension, steps, at, late=occasion.trigger.late, shared=shared)
@@ -110,7 +108,7 @@ def _step(occasion: Occasion, steps: list[Ask], challenges: list[Ask]) -> Landin
 
 def _challenge(occasion: Occasion, challenges: list[Ask]) -> None:
     """A challenge of its own: no rung is climbed."""
-    policy, track, at = occasion.policy, occasion.track, occasion.at
+    policy, track, at = occasion.case.policy, occasion.case.track, occasion.at
     longest = max(challenges, key=lambda ask: ask.then.challenge_ms or 0)
     rung = _rung(policy, prior_rung(policy.ladder, track, at)[0])
     name = rung.name if rung else "none"
@@ -120,13 +118,13 @@ def _challenge(occasion: Occasion, challenges: list[Ask]) -> None:
     track.challenge = later(track.challenge, hold)
 
 
-def soften_block(policy: Policy, state: SubjectState, trigger: Trigger) -> None:
+def soften_block(case: Case, trigger: Trigger) -> None:
     """An address turned out to be shared while it was denied: its block becomes a challenge of the same end."""
-    track = state.real
+    policy, track = case.policy, case.track
     hold = track.deny
     if hold is None:
         return
-    occasion = Occasion(policy, state, track, trigger, trigger.t, shadow=False, evidence=trigger.about)
+    occasion = Occasion(case, trigger, trigger.t, trigger.about)
     rung = _rung(policy, prior_rung(policy.ladder, track, trigger.t)[0])
     until = hold.until if hold.until is not None else trigger.t + policy.challenge_ms
     identity = _identity(occasion, "shared_ip", rung.name if rung else "none")
@@ -145,27 +143,27 @@ def is_shared(policy: Policy, state: SubjectState, at: int) -> bool:
 
 
 def _identity(occasion: Occasion, rule: str, to: str) -> str:
-    subject = occasion.state.subject
-    return penalty_id(f"shadow:{subject}" if occasion.shadow else subject, rule, occasion.trigger.event_id, to)
+    subject = occasion.case.state.subject
+    return penalty_id(f"shadow:{subject}" if occasion.case.shadow else subject, rule, occasion.trigger.event_id, to)
 
 
 def _write(occasion: Occasion, hold: Hold, action: str, prior: Rung | None, target: Rung | None, why: Evidence) -> None:
     record: dict[str, Any] = {"action": action}
-    occasion.state.outbox.append(
+    occasion.case.state.outbox.append(
         Penalty(
             id=hold.penalty,
             ts=occasion.at,
-            subject=occasion.state.subject,
+            subject=occasion.case.state.subject,
             from_=prior.name if prior else "none",
             to=target.name if target else "none",
             from_ms=prior.duration_ms if prior else 0,
             to_ms=target.duration_ms if target else 0,
             until=hold.until,
             rule=hold.rule,
-            policy_version=occasion.policy.version,
+            policy_version=occasion.case.version,
             evidence=occasion.evidence | why,
             trigger_id=occasion.trigger.event_id,
-            shadow=occasion.shadow,
+            shadow=occasion.case.shadow,
             late=occasion.trigger.late,
             **record,
         )
@@ -176,15 +174,9 @@ def _rung(policy: Policy, index: int) -> Rung | None:
     return None if index == NONE else policy.ladder.rungs[index]
 
 
-def _evidence(
-    policy: Policy,
-    state: SubjectState,
-    track: Track,
-    fired: list[Detection],
-    trigger: Trigger,
-    at: int,
-) -> Evidence:
+def _evidence(case: Case, fired: list[Detection], trigger: Trigger, at: int) -> Evidence:
     """What a person needs to understand the step without the decisions at hand."""
+    policy, _, _, state, track, _ = case
     evidence: Evidence = dict(trigger.about)
     evidence["rules"] = [one.name for one in fired]
     for one in fired:

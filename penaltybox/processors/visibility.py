@@ -6,7 +6,8 @@ violated dimension only: a blocklist denial, an outage of the limiter or another
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.policy_rules import matches
 from penaltybox.contracts.subjects import leading_part, most_specific, value_hash
@@ -17,27 +18,33 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Filter, Policy, Rule, Then
+    from penaltybox.contracts.subjects import Canonicaliser
 
 _DEFAULT_REASONS: Final = ("over_limit", "challenged")
 _FIELDS: Final = ("scenario", "route")
 """Fields of a decision that combinations may use as parts."""
 
 
-class Detection(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Detection:
     """A rule, unpacked for the hot path."""
 
     name: str
     key: int
     counts: bool
     distinct: str
+    """The dimension whose values are told apart; empty for a count rule or an attr."""
     attr: str
     n: int
     window_ms: int
+    granule_ms: int
     then: Then
     rule: Rule
+    hashes: ValueHashes
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """What one kind of decision can change on the subjects of one dimension."""
 
     dimension: str
@@ -54,9 +61,12 @@ class Visibility:
 
     _BOUND = 10_000
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, canonicaliser: Canonicaliser) -> None:
         self._policy = policy
-        self._detections = tuple(_unpack(rule) for rule in policy.rules)
+        self.users = ValueHashes("user", canonicaliser)
+        hashes = {rule.distinct: ValueHashes(rule.distinct, canonicaliser) for rule in policy.rules}
+        hashes["user"] = self.users
+        self._detections = tuple(_unpack(rule, hashes[rule.distinct]) for rule in policy.rules)
         self._on_scenario = any(rule.when.scenario for rule in policy.rules) or self._uses("scenario")
         self._on_route = any(rule.when.route for rule in policy.rules) or self._uses("route")
         self._on_source = any(rule.when.source for rule in policy.rules)
@@ -74,6 +84,7 @@ class Visibility:
             decision.established,
             decision.enforced,
             tuple(decision.subjects),
+            tuple(decision.attrs) if decision.attrs else None,
             decision.scenario if self._on_scenario else None,
             decision.route if self._on_route else None,
             decision.source if self._on_source else None,
@@ -141,7 +152,12 @@ def _passes(patterns: Filter | None, word: str) -> bool:
 
 
 def _present(rule: Rule, decision: Decision) -> bool:
-    """Whether the decision has the rule's subject."""
+    """Whether the decision has the rule's subject, and the value that the rule tells apart."""
+    if rule.distinct.startswith("attrs."):
+        if rule.distinct.removeprefix("attrs.") not in decision.attrs:
+            return False
+    elif rule.distinct and rule.distinct not in decision.subjects:
+        return False
     if "+" not in rule.on:
         return rule.on in decision.subjects
     return all(
@@ -154,36 +170,41 @@ def combination_values(plan: Plan, decision: Decision) -> Mapping[str, str]:
     return {part: decision.subjects.get(part) or getattr(decision, part) for part in plan.parts}
 
 
-def _unpack(rule: Rule) -> Detection:
+def _unpack(rule: Rule, hashes: ValueHashes) -> Detection:
+    attr = rule.distinct.removeprefix("attrs.") if rule.distinct.startswith("attrs.") else ""
     return Detection(
         name=rule.name,
         key=rule.key,
         counts=rule.kind == "count",
-        distinct="" if rule.distinct.startswith("attrs.") else rule.distinct,
-        attr=rule.distinct.removeprefix("attrs.") if rule.distinct.startswith("attrs.") else "",
+        distinct="" if attr else rule.distinct,
+        attr=attr,
         n=rule.n,
         window_ms=rule.window_ms,
+        granule_ms=granule_ms(rule.window_ms),
         then=rule.then,
         rule=rule,
+        hashes=hashes,
     )
 
 
 class ValueHashes:
-    """Hashes of values, remembered and bounded: the same users are seen over and over."""
+    """Hashes of one dimension's values, remembered and bounded: the same users are seen over and over."""
 
     _BOUND = 200_000
 
-    def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+    def __init__(self, dimension: str, canonicaliser: Canonicaliser) -> None:
+        self.known: dict[str, int] = {}
+        """value as it arrives -> hash of its canonical form."""
+        self._dimension = dimension
+        self._canonicaliser = canonicaliser
+        self._plain = dimension.startswith("attrs.")
 
     def of(self, value: str) -> int:
         """63-bit hash of a value."""
-        known = self._known.get(value)
+        known = self.known.get(value)
         if known is None:
-            if len(self._known) >= self._BOUND:
-                self._known.clear()
-            known = self._known[value] = value_hash(value)
+            if len(self.known) >= self._BOUND:
+                self.known.clear()
+            text = value if self._plain else self._canonicaliser.subject(self._dimension, value).split(":", 1)[1]
+            known = self.known[value] = value_hash(text)
         return known
-
-
-__all__ = ["Detection", "Plan", "ValueHashes", "Visibility", "combination_values", "granule_ms", "sees"]
