@@ -9,7 +9,7 @@ import msgspec
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import AHEAD_MS, MAX_RECORD_BYTES, Decision, Outcome
-from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser
+from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
     """
     decision: Decision = _decode(raw, _decode_decision)
     _check_time(decision.ts, broker_ms)
-    canonicaliser.check(decision.subjects)
+    canonicaliser.names(decision.subjects)
     _check_reason(decision)
     if not _plain(raw):
         _check_texts(decision)
@@ -46,25 +46,39 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
 
 def decode_decisions(
     raws: Sequence[bytes | None], brokers_ms: Sequence[int], canonicaliser: Canonicaliser
-) -> list[Decision | BadEvent]:
-    """Many decisions at once, each as `decode_decision` judges it; what cannot be judged is returned, not raised.
+) -> list[tuple[Decision, list[Name]] | BadEvent]:
+    """Many decisions at once, with the names of their subjects, each as `decode_decision` judges it.
 
-    When all records are in the form that our own publishers send, which is the common case, they are decoded and
-    checked in a few calls for the whole run; otherwise one by one.
+    What cannot be judged is returned, not raised. When all records are in the form that our own publishers send,
+    which is the common case, they are decoded and checked in a few calls for the whole run; otherwise one by one.
     """
     decisions = _decode_run(raws)
-    if decisions is not None and _nothing_odd(decisions, brokers_ms, canonicaliser):
-        return decisions
-    judged: list[Decision | BadEvent] = []
-    for raw, broker_ms in zip(raws, brokers_ms, strict=True):
+    if decisions is None:
+        return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
+    judged: list[tuple[Decision, list[Name]] | BadEvent] = []
+    add = judged.append
+    names = canonicaliser.names
+    for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
         try:
-            judged.append(decode_decision(raw or b"", broker_ms, canonicaliser))
+            if decision.ts > broker_ms + AHEAD_MS:
+                _check_time(decision.ts, broker_ms)
+            if decision.action in _JUDGED or decision.violated:
+                _check_reason(decision)
+            add((decision, names(decision.subjects)))
         except BadEvent as error:
-            judged.append(error)
+            add(error)
     return judged
 
 
-def _decode_run(raws: Sequence[bytes | None]) -> list[Decision | BadEvent] | None:
+def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
+    try:
+        decision = decode_decision(raw or b"", broker_ms, canonicaliser)
+        return decision, canonicaliser.names(decision.subjects)
+    except BadEvent as error:
+        return error
+
+
+def _decode_run(raws: Sequence[bytes | None]) -> list[Decision] | None:
     """The decisions of a run whose records all have our own form; None when they must be read one by one."""
     if not raws or not all(raws):
         return None
@@ -79,27 +93,11 @@ def _decode_run(raws: Sequence[bytes | None]) -> list[Decision | BadEvent] | Non
     return decisions if len(decisions) == len(given) and _encode_lines(decisions) == lines else None
 
 
-def _nothing_odd(decisions: Sequence[Any], brokers_ms: Sequence[int], canonicaliser: Canonicaliser) -> bool:
-    known = canonicaliser.known
-    try:
-        for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
-            if decision.ts > broker_ms + AHEAD_MS:
-                return False
-            for dimension, value in decision.subjects.items():
-                if value not in known[dimension]:
-                    canonicaliser.subject(dimension, value)
-            if decision.action in _JUDGED or decision.violated:
-                _check_reason(decision)
-    except (KeyError, BadEvent):
-        return False  # a dimension never seen before, or a bad record
-    return True
-
-
 def decode_outcome(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) -> Outcome:
     """An outcome from its wire form; arguments and errors as for `decode_decision`."""
     outcome: Outcome = _decode(raw, _decode_outcome)
     _check_time(outcome.ts, broker_ms)
-    canonicaliser.check(outcome.subjects)
+    canonicaliser.names(outcome.subjects)
     _check_printable("id", outcome.id)
     _check_printable("ref", outcome.ref)
     return outcome

@@ -54,6 +54,16 @@ def value_hash(value: str) -> int:
     return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "big") >> 1
 
 
+class Name:
+    """A subject's canonical text, and the hash of its value. There is one per (dimension, value) seen lately."""
+
+    __slots__ = ("hash", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text: Final = text
+        self.hash: Final = value_hash(text.split(":", 1)[1])
+
+
 class Canonicaliser:
     """Turns (dimension, value) into canonical text. One per process: it remembers what it has seen, bounded.
 
@@ -65,8 +75,8 @@ class Canonicaliser:
     def __init__(self, ipv6_prefix: int = 64, hashed: Iterable[str] = ()) -> None:
         self.ipv6_prefix = ipv6_prefix
         self.hashed = frozenset(hashed)
-        self.known: dict[str, dict[str, str]] = {}
-        """dimension -> value -> canonical text: what was made before, for loops that cannot afford a call."""
+        self.known: dict[str, dict[str, Name]] = {}
+        """dimension -> value -> its name: what was made before, for loops that cannot afford a call."""
         self._room = MAX_CACHED
 
     def subject(self, dimension: str, value: str) -> str:
@@ -76,27 +86,31 @@ class Canonicaliser:
             BadEvent: the dimension's name, or the value, is not allowed (empty, over 128 bytes, control characters,
                 not an address).
         """
+        return self.name(dimension, value).text
+
+    def name(self, dimension: str, value: str) -> Name:
+        """The name of one subject; raises as `subject` does."""
         try:
             return self.known[dimension][value]
         except KeyError:
             return self._learn(dimension, value)
 
-    def check(self, subjects: Mapping[str, str]) -> None:
-        """Raises as `subject` does if any of the subjects (dimension -> value) is not allowed."""
-        for dimension, value in subjects.items():
-            try:
-                self.known[dimension][value]
-            except KeyError:
-                self._learn(dimension, value)
+    def names(self, subjects: Mapping[str, str]) -> list[Name]:
+        """The names of subjects (dimension -> value), in their order; raises as `subject` does."""
+        known = self.known
+        try:
+            return [known[dimension][value] for dimension, value in subjects.items()]
+        except KeyError:
+            return [self.name(dimension, value) for dimension, value in subjects.items()]
 
-    def _learn(self, dimension: str, value: str) -> str:
-        text = self._make(dimension, value)
+    def _learn(self, dimension: str, value: str) -> Name:
+        name = Name(self._make(dimension, value))
         if self._room <= 0:
             self.known.clear()
             self._room = MAX_CACHED
         self._room -= 1
-        self.known.setdefault(dimension, {})[value] = text
-        return text
+        self.known.setdefault(dimension, {})[value] = name
+        return name
 
     def combination(self, dimensions: str, values: Mapping[str, str]) -> str:
         """Canonical text of a combination: ``device+scenario`` over its values is ``device+scenario:d1+login``."""

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision, Outcome
-from penaltybox.contracts.subjects import Canonicaliser, value_hash
+from penaltybox.contracts.subjects import Canonicaliser, Name, value_hash
 from penaltybox.processors.allowlist import Allowlist
 from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_value
 from penaltybox.processors.ladder import active
 from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome
 from penaltybox.processors.state import Counter, SubjectState, Track, copy_state
 from penaltybox.processors.steps import Case, Trigger, react, soften_block
-from penaltybox.processors.visibility import Detection, Plan, Visibility, combination_values
+from penaltybox.processors.visibility import Detection, Plan, Sight, Visibility, combination_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.policy import Policy
@@ -66,58 +66,68 @@ class Engine:
         self.version = policy.version
         self.canonicaliser = canonicaliser or Canonicaliser()
         self.allowlist = Allowlist(policy.allow)
-        self._visibility = Visibility(policy, self.canonicaliser)
-        self._users = self._visibility.users
+        self._visibility = Visibility(policy)
         self._lists = bool(policy.allow)
         self._windows = {rule.key: rule.window_ms for rule in policy.rules}
 
-    def touches(self, decision: Decision) -> list[tuple[str, Plan]]:
+    def touches(self, decision: Decision, names: Sequence[Name] | None = None) -> list[tuple[str, Plan]]:
         """Every subject whose state the decision could change (canonical text), with what could change it.
+
+        Args:
+            decision: as decoded.
+            names: of the decision's subjects in their order, for those who have them (`decode_decisions` gives them).
 
         Raises:
             BadEvent: a subject that is not allowed (a decoded decision has none).
         """
-        subjects = decision.subjects
-        known = self.canonicaliser.known
+        if names is None:
+            names = self.canonicaliser.names(decision.subjects)
         found = []
         for plan in self._visibility.plans(decision):
-            if plan.parts:
-                try:
-                    values = combination_values(plan, decision)
-                    found.append((self.canonicaliser.combination(plan.dimension, values), plan))
-                except BadEvent:
-                    continue  # a route that is too long for a key: the combination has no such subject
+            if plan.place >= 0:
+                found.append((names[plan.place].text, plan))
                 continue
             try:
-                found.append((known[plan.dimension][subjects[plan.dimension]], plan))
-            except KeyError:
-                found.append((self.canonicaliser.subject(plan.dimension, subjects[plan.dimension]), plan))
+                values = combination_values(plan, decision)
+                found.append((self.canonicaliser.combination(plan.dimension, values), plan))
+            except BadEvent:
+                continue  # a route that is too long for a key: the combination has no such subject
         return found
 
-    def apply(self, state: SubjectState, plan: Plan, decision: Decision, handling: Handling) -> int:
+    def apply(
+        self,
+        state: SubjectState,
+        plan: Plan,
+        decision: Decision,
+        handling: Handling,
+        names: Sequence[Name] | None = None,
+    ) -> int:
         """Applies a decision to one of its subjects in place; flags CHANGED, PENALTY, HELD, MARKS say what happened."""
         t = decision.ts
         if t > handling.broker_ms:  # noqa: PLR1730 - a call to min costs as much as all the rest of a quiet decision
             t = handling.broker_ms
         if self._lists and self.allowlist.covers(state.subject, t):
             return NOTHING
-        effect = self._shared(state, decision, t, handling) if plan.shared else NOTHING
+        if names is None:
+            names = self.canonicaliser.names(decision.subjects)
+        effect = self._shared(state, names[plan.user].hash, decision, t, handling) if plan.user >= 0 else NOTHING
         if plan.rules:
             if t < state.quiet_until:
                 effect |= HELD
             else:
-                effect |= self._track(state, state.real, plan.rules, decision, t, handling, shadow=False)
+                effect |= self._track(state, state.real, plan.rules, decision, names, t, handling, shadow=False)
         if plan.shadows and t >= state.grace_until:
             for one in plan.shadows:
-                effect |= self._shadow(state, one, decision, t, handling)
+                effect |= self._shadow(state, one, decision, names, t, handling)
         return effect
 
     def _track(
         self,
         state: SubjectState,
         track: Track,
-        rules: Iterable[Detection],
+        sights: Iterable[Sight],
         decision: Decision,
+        names: Sequence[Name],
         t: int,
         handling: Handling,
         *,
@@ -126,8 +136,12 @@ class Engine:
         """Rules see a decision that is neither history nor suppressed."""
         fired: list[Detection] | None = None
         effect = NOTHING
-        for one in rules:
-            seen = self._count(track, one, decision, t) if one.counts else _see(track, one, decision, t)
+        for one, place in sights:
+            if one.counts:
+                seen = _count(track, one, decision, t)
+            else:
+                value = names[place].hash if place >= 0 else value_hash(decision.attrs[one.attr])
+                seen = _see(track, one, value, t)
             if seen != UNCHANGED:
                 effect = CHANGED
                 if seen == FIRED:
@@ -139,30 +153,26 @@ class Engine:
                 state.settle()
         return effect
 
-    def _shadow(self, state: SubjectState, one: Detection, decision: Decision, t: int, handling: Handling) -> int:
-        known = state.shadows.get(one.key)
+    def _shadow(
+        self, state: SubjectState, sight: Sight, decision: Decision, names: Sequence[Name], t: int, handling: Handling
+    ) -> int:
+        key = sight.detection.key
+        known = state.shadows.get(key)
         track = known if known is not None else Track()
         if t <= track.at or active(track.deny, t):
             return HELD
-        effect = self._track(state, track, (one,), decision, t, handling, shadow=True)
+        effect = self._track(state, track, (sight,), decision, names, t, handling, shadow=True)
         if effect & CHANGED and known is None:
-            state.shadows[one.key] = track
+            state.shadows[key] = track
         return effect
 
     def _case(self, state: SubjectState, track: Track, *, shadow: bool) -> Case:
         return Case(self.policy, self.version, self._windows, state, track, shadow)
 
-    def _count(self, track: Track, one: Detection, decision: Decision, t: int) -> int:
-        counter = track.counters.get(one.key)
-        if counter is None:
-            counter = track.counters[one.key] = Counter([], [], [])
-        return count_event(counter, value_hash(decision.id), t, decision.count, one.window_ms, one.n)
-
-    def _shared(self, state: SubjectState, decision: Decision, t: int, handling: Handling) -> int:
+    def _shared(self, state: SubjectState, user: int, decision: Decision, t: int, handling: Handling) -> int:
         shared_ip = self.policy.shared_ip
         if shared_ip is None:
             return NOTHING
-        user = self._users.of(decision.subjects["user"])
         seen = see_value(state.shared, user, t, shared_ip.window_ms, shared_ip.established)
         if seen == UNCHANGED:
             return NOTHING
@@ -206,15 +216,20 @@ class Engine:
         return CHANGED | PENALTY | MARKS if changed else HELD
 
 
-def _see(track: Track, one: Detection, decision: Decision, t: int) -> int:
-    value = decision.attrs[one.attr] if one.attr else decision.subjects[one.distinct]
-    known = one.hashes.known.get(value) or one.hashes.of(value)
+def _see(track: Track, one: Detection, value: int, t: int) -> int:
     values = track.sets.get(one.key)
     if values is None:
         values = track.sets[one.key] = {}
-    elif values.get(known, _NEVER) + one.granule_ms > t:
+    elif values.get(value, _NEVER) + one.granule_ms > t:
         return UNCHANGED  # seen in this granule already: by far the most common case
-    return see_value(values, known, t, one.window_ms, one.n)
+    return see_value(values, value, t, one.window_ms, one.n)
+
+
+def _count(track: Track, one: Detection, decision: Decision, t: int) -> int:
+    counter = track.counters.get(one.key)
+    if counter is None:
+        counter = track.counters[one.key] = Counter([], [], [])
+    return count_event(counter, value_hash(decision.id), t, decision.count, one.window_ms, one.n)
 
 
 def step(

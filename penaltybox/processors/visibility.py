@@ -7,10 +7,10 @@ violated dimension only: a blocklist denial, an outage of the limiter or another
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.policy_rules import matches
-from penaltybox.contracts.subjects import leading_part, most_specific, value_hash
+from penaltybox.contracts.subjects import leading_part, most_specific
 from penaltybox.processors.detections import granule_ms
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Filter, Policy, Rule, Then
-    from penaltybox.contracts.subjects import Canonicaliser
 
 _DEFAULT_REASONS: Final = ("over_limit", "challenged")
 _FIELDS: Final = ("scenario", "route")
@@ -40,7 +39,6 @@ class Detection:
     granule_ms: int
     then: Then
     rule: Rule
-    hashes: ValueHashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,19 @@ class Plan:
     dimension: str
     parts: tuple[str, ...]
     """Parts of a combination; empty for a single dimension."""
-    rules: tuple[Detection, ...]
-    shadows: tuple[Detection, ...]
-    shared: bool
-    """An established user on an address: evidence that it is shared."""
+    place: int
+    """Where the subject stands among the decision's subjects; -1 for a combination."""
+    rules: tuple[Sight, ...]
+    shadows: tuple[Sight, ...]
+    user: int
+    """Where the established user stands who is evidence that this address is shared; -1 when there is none."""
+
+
+class Sight(NamedTuple):
+    """A rule, and where among a decision's subjects the value stands that it tells apart (-1: none, or an attr)."""
+
+    detection: Detection
+    place: int
 
 
 class Visibility:
@@ -61,12 +68,9 @@ class Visibility:
 
     _BOUND = 10_000
 
-    def __init__(self, policy: Policy, canonicaliser: Canonicaliser) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.users = ValueHashes("user", canonicaliser)
-        hashes = {rule.distinct: ValueHashes(rule.distinct, canonicaliser) for rule in policy.rules}
-        hashes["user"] = self.users
-        self._detections = tuple(_unpack(rule, hashes[rule.distinct]) for rule in policy.rules)
+        self._detections = tuple(_unpack(rule) for rule in policy.rules)
         self._on_scenario = any(rule.when.scenario for rule in policy.rules) or self._uses("scenario")
         self._on_route = any(rule.when.route for rule in policy.rules) or self._uses("route")
         self._on_source = any(rule.when.source for rule in policy.rules)
@@ -107,13 +111,15 @@ class Visibility:
 
 
 def _plan(on: str, seeing: list[Detection], decision: Decision, *, shared: bool) -> Plan:
-    mine = [one for one in seeing if one.rule.on == on]
+    places = {dimension: place for place, dimension in enumerate(decision.subjects)}
+    mine = [Sight(one, places.get(one.distinct, -1)) for one in seeing if one.rule.on == on]
     return Plan(
         dimension=on,
         parts=tuple(on.split("+")) if "+" in on else (),
-        rules=tuple(one for one in mine if not one.rule.shadow and decision.enforced),
-        shadows=tuple(one for one in mine if one.rule.shadow),
-        shared=shared,
+        place=places.get(on, -1),
+        rules=tuple(sight for sight in mine if not sight.detection.rule.shadow and decision.enforced),
+        shadows=tuple(sight for sight in mine if sight.detection.rule.shadow),
+        user=places["user"] if shared else -1,
     )
 
 
@@ -170,7 +176,7 @@ def combination_values(plan: Plan, decision: Decision) -> Mapping[str, str]:
     return {part: decision.subjects.get(part) or getattr(decision, part) for part in plan.parts}
 
 
-def _unpack(rule: Rule, hashes: ValueHashes) -> Detection:
+def _unpack(rule: Rule) -> Detection:
     attr = rule.distinct.removeprefix("attrs.") if rule.distinct.startswith("attrs.") else ""
     return Detection(
         name=rule.name,
@@ -183,28 +189,4 @@ def _unpack(rule: Rule, hashes: ValueHashes) -> Detection:
         granule_ms=granule_ms(rule.window_ms),
         then=rule.then,
         rule=rule,
-        hashes=hashes,
     )
-
-
-class ValueHashes:
-    """Hashes of one dimension's values, remembered and bounded: the same users are seen over and over."""
-
-    _BOUND = 200_000
-
-    def __init__(self, dimension: str, canonicaliser: Canonicaliser) -> None:
-        self.known: dict[str, int] = {}
-        """value as it arrives -> hash of its canonical form."""
-        self._dimension = dimension
-        self._canonicaliser = canonicaliser
-        self._plain = dimension.startswith("attrs.")
-
-    def of(self, value: str) -> int:
-        """63-bit hash of a value."""
-        known = self.known.get(value)
-        if known is None:
-            if len(self.known) >= self._BOUND:
-                self.known.clear()
-            text = value if self._plain else self._canonicaliser.subject(self._dimension, value).split(":", 1)[1]
-            known = self.known[value] = value_hash(text)
-        return known
