@@ -121,6 +121,7 @@ def decode_state(blob: bytes) -> SubjectState:
     except msgspec.MsgspecError as error:
         raise PenaltyboxError(f"state blob: damaged: {error}") from error
     number_outbox(state)
+    state.settle()  # a writer that changed a block by hand need not know of it
     return state
 
 

@@ -73,8 +73,15 @@ def react(case: Case, fired: list[Detection], trigger: Trigger) -> bool:
     if challenges and (landing is None or landing.action == "warn"):
         _challenge(occasion, challenges)
     track.at = fence(track, case.windows, at, trigger.broker_ms)
-    track.counters = {}
-    track.sets = {}
+    if landing is not None:
+        track.counters = {}
+        track.sets = {}
+    else:
+        # A challenge is no step: it restarts the rules that asked for it and shields nobody from the others.
+        for one in fired:
+            if one.then.challenge_ms:
+                track.counters.pop(one.key, None)
+                track.sets.pop(one.key, None)
     return True
 
 
@@ -132,6 +139,7 @@ def soften_block(case: Case, trigger: Trigger) -> None:
     _write(occasion, record, CHALLENGE, rung, rung, {"softens": hold.penalty})
     track.deny = None
     track.challenge = later(track.challenge, Hold(until, hold.rung, hold.rule, hold.penalty))
+    track.at = max(track.at, trigger.t)  # what was suppressed until now must not count when it is redelivered
 
 
 def is_shared(policy: Policy, state: SubjectState, at: int) -> bool:
