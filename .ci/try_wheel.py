@@ -32,9 +32,7 @@ def main() -> int:
     """Unpack the wheel beside the installed dependencies, compare its files, import every module."""
     (wheel,) = Path(sys.argv[1]).glob("penaltybox-*.whl")
     source = Path("penaltybox")
-    wanted = {
-        path.as_posix() for path in source.rglob("*") if path.is_file() and path.suffix not in {".pyc"}
-    }
+    wanted = {path.as_posix() for path in source.rglob("*") if path.is_file() and path.suffix not in {".pyc"}}
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as place:
         absent = wanted - set(archive.namelist())
         if absent:
