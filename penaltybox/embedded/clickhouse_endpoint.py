@@ -24,15 +24,39 @@ from penaltybox.embedded.ports import LOOPBACK
 
 logger = logging.getLogger("penaltybox.embedded.clickhouse")
 BODY_LIMIT = 1 << 30
+DRAIN_S = 3.0  # below the guard's grace
 _BAD_REQUEST = 400
 _FAILED = 500
 _HOSTS = frozenset({"127.0.0.1", "localhost", ""})
+
+
+class InFlight:
+    """How many statements run now, so that a stop can let them end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def drain(self, deadline_s: float) -> bool:
+        """Whether all have ended within `deadline_s` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count == 0, deadline_s)
 
 
 class Handler(BaseHTTPRequestHandler):
     """One connection of a client; keeps alive."""
 
     engine: ClassVar[Engine]
+    in_flight: ClassVar[InFlight]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or each answer waits 40 ms for the client's delayed acknowledgement
     wbufsize = -1  # headers and body in one write
@@ -59,12 +83,13 @@ class Handler(BaseHTTPRequestHandler):
         if url.path != "/" or not request.text.strip():
             self._send(200, b"Ok.\n", {})
             return
-        try:
-            answer = self.engine.run(request)
-        except EngineError as error:
-            self._fail(_FAILED, error.code, str(error))
-        else:
-            self._answer(answer, request.query_id)
+        with self.in_flight:
+            try:
+                answer = self.engine.run(request)
+            except EngineError as error:
+                self._fail(_FAILED, error.code, str(error))
+            else:
+                self._answer(answer, request.query_id)
 
     def _refuse_browsers(self) -> None:
         if self.headers.get("Origin") or self.headers.get("Sec-Fetch-Site"):
@@ -148,7 +173,8 @@ def serve(path: Path, port: int) -> None:
     listener.bind((LOOPBACK, port))
     path.mkdir(parents=True, exist_ok=True)
     engine = Engine(path)
-    handler = type("BoundHandler", (Handler,), {"engine": engine})
+    in_flight = InFlight()
+    handler = type("BoundHandler", (Handler,), {"engine": engine, "in_flight": in_flight})
     endpoint = Endpoint((LOOPBACK, port), handler, bind_and_activate=False)
     endpoint.socket.close()
     endpoint.socket = listener
@@ -162,7 +188,10 @@ def serve(path: Path, port: int) -> None:
     logger.info("ClickHouse %s on %s:%d, data in %s", engine.version, LOOPBACK, port, path)
     endpoint.serve_forever(poll_interval=0.05)
     endpoint.server_close()
-    engine.close()
+    if in_flight.drain(DRAIN_S):
+        engine.close()
+    else:
+        logger.warning("Statements still run after %g s; they are cut off.", DRAIN_S)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import clickhouse_connect
@@ -10,6 +11,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from penaltybox.embedded.clickhouse_request import RequestError, read_request
+from tests.waiting import block_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,3 +176,58 @@ def test_where_the_rows_of_an_insert_begin(text: bytes, found: tuple[str, str, b
     """Statement and rows are told apart by the grammar of INSERT, not by the first word FORMAT."""
     insert = read_request("POST", "", {}, text).insert()
     assert (None if insert is None else (insert.statement, insert.format, bytes(insert.rows))) == found
+
+
+def test_many_clients_at_once(clickhouse_server: ClickHouseServer, client: Client, fresh_database: str) -> None:
+    """Clients that insert and read at the same time don't see each other's parameters, and every row arrives."""
+
+    def work(number: int) -> bool:
+        own = clickhouse_connect.get_client(host="127.0.0.1", port=clickhouse_server.port, database=fresh_database)
+        try:
+            for turn in range(10):
+                own.insert("t", [[number] * 100, [str(turn)] * 100], column_names=["a", "b"], column_oriented=True)
+                if own.query("SELECT {x:Int64}, count() FROM t WHERE a = {x:Int64}", {"x": number}).first_row != (
+                    number,
+                    100 * (turn + 1),
+                ):
+                    return False
+        finally:
+            own.close()
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+    assert client.command("SELECT count() FROM t") == 4 * 10 * 100
+
+
+async def test_the_asynchronous_client(clickhouse_server: ClickHouseServer) -> None:
+    """The client for asyncio, which brings another HTTP library, works too."""
+    client = await clickhouse_connect.get_async_client(host="127.0.0.1", port=clickhouse_server.port)
+    assert (await client.query("SELECT number FROM numbers(3)")).result_rows == [(0,), (1,), (2,)]
+    await client.close()
+
+
+def test_a_stop_lets_a_running_insert_end(private_clickhouse: ClickHouseServer) -> None:
+    """SIGTERM in the middle of an insert: its answer arrives, its rows are there after the restart."""
+    client = clickhouse_connect.get_client(host="127.0.0.1", port=private_clickhouse.port)
+    client.command("CREATE TABLE slow (a UInt64) ENGINE MergeTree ORDER BY a")
+    with ThreadPoolExecutor(1) as threads:
+        insert = threads.submit(
+            client.command,
+            "INSERT INTO slow SELECT number + sleepEachRow(0.1) FROM numbers(8) SETTINGS max_block_size = 1",
+        )
+        block_until(lambda: running_inserts(private_clickhouse))
+        private_clickhouse.stop()
+        insert.result(timeout=10)
+    assert private_clickhouse.exit_code == 0
+    private_clickhouse.start()
+    assert client.command("SELECT count() FROM slow") == 8
+    client.close()
+
+
+def running_inserts(server: ClickHouseServer) -> bool:
+    watcher = clickhouse_connect.get_client(host="127.0.0.1", port=server.port)
+    try:
+        return bool(watcher.command("SELECT count() FROM system.processes WHERE query LIKE 'INSERT INTO slow%'"))
+    finally:
+        watcher.close()
