@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_S: Final = 5
-ANSWER_S: Final = 120
+ANSWER_S: Final = 30
 RETRY_AFTER_MS: Final = 1000
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_PORTS: Final = {"http": 8123, "https": 8443}

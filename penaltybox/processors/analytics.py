@@ -1,0 +1,102 @@
+"""Role `analytics`: decisions, outcomes, penalties and dead letters from Kafka to ClickHouse, in a group of its own.
+
+ClickHouse down delays no block: this role has its own app id, offsets and process, and simply waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.contracts.topics import Topics
+from penaltybox.processors.analytics_pipeline import Pipeline
+from penaltybox.processors.app import make_app, run_app
+from penaltybox.processors.broker import Connection, topic_incarnations
+from penaltybox.processors.cycle import Run
+from penaltybox.processors.penalties import ending_by_signals
+from penaltybox.processors.seams import no_seam
+from penaltybox.processors.watchdog import consumer_lag, watch
+from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.records import table_topics
+from penaltybox.sinks.clickhouse.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.analytics_pipeline import Limits
+    from penaltybox.processors.app import App, Ending
+    from penaltybox.processors.seams import Seam
+
+ROLE = "analytics"
+GC_THRESHOLD = (100_000, 50, 100)
+"""A batch is tens of thousands of records without cycles; collecting them over and over would find nothing."""
+
+
+async def run_analytics(
+    settings: Settings,
+    *,
+    ending: Ending | None = None,
+    clickhouse: ClickHouse | None = None,
+    limits: Limits | None = None,
+    seam: Seam = no_seam,
+) -> None:
+    """Run the role until `ending` (SIGTERM and SIGINT when absent); the topics must exist.
+
+    Args:
+        settings: brokers, topic names, ClickHouse, how subjects are read.
+        ending: set it to stop: what is held is stored, acknowledged and committed first, within `stop_timeout_s`.
+        clickhouse: the database, if not that of the settings.
+        limits: sizes and times of batches.
+        seam: fault injection.
+
+    Raises:
+        ConfigurationError: settings that no connection can be made from.
+        StalledError: nothing was stored for `watchdog_s` while records wait and no outage explains it.
+    """
+    ending = ending or ending_by_signals()
+    database = clickhouse or ClickHouse.of(settings)
+    tables = table_topics(Topics.named(settings.topic_prefix))
+    connection = Connection.of(settings)
+    canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
+
+    async def incarnations() -> Mapping[str, str]:
+        return await topic_incarnations(connection, list(tables))
+
+    pipeline = Pipeline(database, Writer(database, canonicaliser), tables, incarnations, limits=limits, seam=seam)
+    app = make_app(settings, ROLE, seam=seam)
+    feed(app, pipeline, list(tables), ending)
+    watching = watch(
+        settings.watchdog_s,
+        progress=lambda: pipeline.acknowledged,
+        lag=consumer_lag(app),
+        exempt=lambda: pipeline.waiting,
+    )
+    try:
+        await run_app(app, ending, [pipeline.prepare_batches(), pipeline.store_batches(), watching])
+    finally:
+        pipeline.close()
+
+
+def feed(app: App, pipeline: Pipeline, topics: list[str], ending: Ending) -> None:
+    """Have the app hand every run of these topics to the pipeline, and drain it before partitions are given up."""
+
+    async def analytics(stream: Any) -> None:
+        try:
+            async for event in stream.noack().events():
+                message = event.message
+                await pipeline.take(Run(message.topic, message.partition, event.value, event.ack))
+        except Exception as error:  # noqa: BLE001 - Faust would acknowledge what the agent failed on
+            ending.fail(error)
+            await asyncio.Event().wait()
+
+    app.agent(app.run_topic(*topics), name=ROLE)(analytics)
+    app.drain = pipeline.drain
+
+
+def main(settings: Settings) -> None:
+    """The role as a process of its own: returns after a stop in good order, raises after anything else."""
+    gc.set_threshold(*GC_THRESHOLD)
+    asyncio.run(run_analytics(settings))
