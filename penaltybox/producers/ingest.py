@@ -116,7 +116,7 @@ class LogIngest:
         self._scenarios = scenarios or ScenarioMap()
         self._lateness_ms = lateness_ms
         self._shift_ms = shift_ms
-        self._listed = listed
+        self.listed = listed
         self._report = report or (lambda _: None)
 
     def decisions(self, lines: Iterable[Line]) -> Iterator[Decision]:
@@ -131,7 +131,7 @@ class LogIngest:
         self._report(progress)
 
     def _decide(self, request: Request) -> tuple[Decision, ...]:
-        listed = self._listed(request) if self._listed is not None else None
+        listed = self.listed(request) if self.listed is not None else None
         return self._limiter.decide(request) if listed is None else (self._limiter.refuse_listed(request, listed),)
 
     def _requests(self, lines: Iterable[Line]) -> Iterator[Request]:

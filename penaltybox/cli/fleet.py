@@ -1,0 +1,126 @@
+"""Roles as processes of their own, ended with this one whatever happens; and how far a consumer group has come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.settings import PREFIX, Settings
+from penaltybox.embedded.process import GuardedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+_LAST_LINES: Final = 15
+_LOG_BYTES: Final = 8_192
+
+
+class RoleFailed(PenaltyboxError):  # noqa: N818 - a state of the world: a process is not there
+    """A role's process has ended by itself. The message ends with its last log lines."""
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The settings as the variables that another process reads them from."""
+    found = {}
+    for name in Settings.__struct_fields__:
+        value = getattr(settings, name)
+        found[f"{PREFIX}{name.upper()}"] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
+
+
+class Fleet:
+    """One process per role, logging into a directory.
+
+    Args:
+        settings: where the servers are.
+        roles: names for `penaltybox run`; a role named twice runs twice.
+        log_dir: gets a log file per process.
+    """
+
+    def __init__(self, settings: Settings, roles: Sequence[str], log_dir: Path) -> None:
+        self.processes = {
+            f"{role}-{number}": GuardedProcess(
+                [sys.executable, "-m", "penaltybox", "run", role],
+                log_path=log_dir / f"{role}-{number}.log",
+                environment=environment_of(settings),
+                grace_s=settings.stop_timeout_s + 5.0,
+            )
+            for number, role in enumerate(roles, 1)
+        }
+
+    async def start(self) -> None:
+        """Start all of them."""
+        await asyncio.gather(*(asyncio.to_thread(process.start) for process in self.processes.values()))
+
+    async def stop(self) -> None:
+        """End all of them politely, all at once."""
+        await asyncio.gather(*(asyncio.to_thread(process.stop) for process in self.processes.values()))
+
+    def check(self) -> None:
+        """See whether all are alive.
+
+        Raises:
+            RoleFailed: one is not.
+        """
+        for name, process in self.processes.items():
+            if not process.running:
+                raise RoleFailed(f"{name} has ended with code {process.exit_code}.\n{_last_lines(process.log_path)}")
+
+
+def _last_lines(path: Path) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    except OSError:
+        return "(no log)"
+    return "\n".join([f"The last lines of {path}:", *lines])
+
+
+class GroupLag:
+    """How many records of some topics a consumer group has not committed yet."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None:
+        self._consumer = consumer
+        self._topics = topics
+
+    async def records(self) -> int:
+        """The lag now; every record counts for a group that has committed nothing.
+
+        Raises:
+            StoreUnavailable: the broker does not answer.
+        """
+        partitions = [
+            TopicPartition(topic, partition)
+            for topic in self._topics
+            for partition in self._consumer.partitions_for_topic(topic) or ()
+        ]
+        try:
+            ends = await self._consumer.end_offsets(partitions)
+            committed = [await self._consumer.committed(partition) for partition in partitions]
+        except KafkaError as error:
+            raise StoreUnavailable(f"Kafka does not tell the group's offsets: {error}") from error
+        return sum(ends[partition] - (offset or 0) for partition, offset in zip(partitions, committed, strict=True))
+
+
+@asynccontextmanager
+async def group_lag(settings: Settings, role: str, topics: Sequence[str]) -> AsyncIterator[GroupLag]:
+    """A look at the consumer group of a role, which does not join it."""
+    from penaltybox.producers.publisher import kafka_options
+
+    consumer = AIOKafkaConsumer(
+        **kafka_options(settings), group_id=f"{settings.topic_prefix}-{role}", enable_auto_commit=False
+    )
+    try:
+        await consumer.start()
+        await consumer._client.fetch_all_metadata()  # noqa: SLF001 - asking for a topic by name may create it
+        yield GroupLag(consumer, topics)
+    finally:
+        await consumer.stop()

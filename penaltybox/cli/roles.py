@@ -1,0 +1,125 @@
+"""`penaltybox run`: a role in this process, or everything on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from penaltybox.cli.console import PolicyFile, out, policy_of, settings
+from penaltybox.cli.setup import create_tables, create_topics
+from penaltybox.contracts.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.embedded.stack import EmbeddedStack
+
+
+class Role(StrEnum):
+    """What a process can be."""
+
+    penalties = "penalties"
+    analytics = "analytics"
+
+
+def run(
+    role: Annotated[
+        Role | None, typer.Argument(help="penalties: decisions to blocks. analytics: events to ClickHouse.")
+    ] = None,
+    *,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Both roles, with broker, Redis and ClickHouse on this machine.")
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="With --embedded: where Redis and ClickHouse keep their data.", show_default=False),
+    ] = None,
+    policy_file: PolicyFile = None,
+) -> None:
+    """Run a role until SIGTERM or Ctrl-C, or everything on this machine.
+
+    On your servers, one process per role, as many of each as the topics have partitions:
+
+        penaltybox run penalties
+
+        penaltybox run analytics
+
+    On this machine, with nothing else installed (the broker forgets everything at the end, Redis and ClickHouse keep
+    theirs in --data-dir):
+
+        penaltybox run --embedded --data-dir ./data
+    """
+    values = settings()
+    if policy_file is not None:
+        values = msgspec.structs.replace(values, policy=str(policy_file))
+    policy_of(None, values)
+    if embedded == (role is not None):
+        raise ConfigurationError("run: wanted a role (penalties or analytics), or --embedded for everything")
+    logging.basicConfig(
+        level=values.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr, force=True
+    )
+    if embedded:
+        asyncio.run(_everything(values, data_dir or (Path(values.data_dir) if values.data_dir else None)))
+    elif role is not None:
+        import_module(f"penaltybox.processors.{role.value}").main(values)
+
+
+async def _everything(values: Settings, data_dir: Path | None) -> None:
+    from penaltybox.cli.fleet import Fleet
+    from penaltybox.embedded.stack import EmbeddedStack
+
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    async with EmbeddedStack(data_dir) as stack:
+        here = stack.applied_to(values)
+        await create_topics(here)
+        await asyncio.to_thread(create_tables, here)
+        fleet = Fleet(here, [Role.penalties.value, Role.analytics.value], stack.data_dir / "logs")
+        try:
+            await fleet.start()
+            show_addresses(stack)
+            out.print("Ctrl-C ends all of it.")
+            await _until(ending, fleet, stack)
+        finally:
+            await fleet.stop()
+
+
+def show_addresses(stack: EmbeddedStack) -> None:
+    """How to look at an embedded stack from another terminal."""
+    out.print("Running on this machine. In another terminal:")
+    for name, value in (
+        ("KAFKA", stack.kafka),
+        ("REDIS_URL", stack.redis_url),
+        ("CLICKHOUSE_URL", stack.clickhouse_url),
+    ):
+        out.print(f"  export PENALTYBOX_{name}={value}", markup=False)
+    out.print("  penaltybox blocks")
+    out.print(f"Data and logs: {stack.data_dir}", markup=False)
+
+
+async def _until(ending: asyncio.Event, fleet: object, stack: EmbeddedStack) -> None:
+    """Until a signal; raises when a server or a role has died."""
+    from penaltybox.cli.fleet import Fleet
+
+    assert isinstance(fleet, Fleet)  # noqa: S101 - for the type checker: imported late
+    wish = asyncio.create_task(ending.wait())
+    failure = asyncio.create_task(stack.wait_failed())
+    try:
+        while not wish.done():
+            await asyncio.wait({wish, failure}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            if failure.done():
+                raise failure.result()
+            if not wish.done():
+                fleet.check()
+    finally:
+        wish.cancel()
+        failure.cancel()
