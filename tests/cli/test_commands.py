@@ -155,7 +155,7 @@ def test_doctor_without_servers() -> None:
     document = json.loads(done.stdout)
     states = {finding["part"]: finding["state"] for finding in document["findings"]}
     assert states == {"policy": "ok", "kafka": "wrong", "redis": "wrong", "clickhouse": "wrong"}
-    assert set(document["settings"].values()) >= {"***"}
+    assert "***" in document["settings"].values()
     assert "hunter2" not in done.stdout + done.stderr
 
 
