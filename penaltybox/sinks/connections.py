@@ -21,6 +21,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.credentials import UsernamePasswordCredentialProvider
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.sinks.links import ClusterLink, Link, ServerLink
@@ -183,8 +184,7 @@ def _address(host: str, port: int) -> str:
 def _arguments(endpoint: Endpoint) -> dict[str, Any]:
     """Connection arguments: no timeout per read (links have a deadline per call), no retries of redis-py's own."""
     arguments: dict[str, Any] = {
-        "username": endpoint.username,
-        "password": endpoint.password,
+        "credential_provider": _login(endpoint.username, endpoint.password),
         "socket_timeout": None,
         "socket_connect_timeout": endpoint.connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
@@ -200,6 +200,11 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
             "ssl_check_hostname": True,
         }
     return arguments
+
+
+def _login(username: str | None, password: str | None) -> UsernamePasswordCredentialProvider | None:
+    """As an object, because redis-py before 8 shows a plain password argument in the repr of a pool."""
+    return UsernamePasswordCredentialProvider(username, password) if username or password else None
 
 
 def _pool(endpoint: Endpoint, host: str = "", port: int = 0) -> ConnectionPool:
@@ -222,7 +227,7 @@ class _SentinelPool(SentinelConnectionPool):
 
 def _sentinel_pool(endpoint: Endpoint) -> SentinelConnectionPool:
     arguments = _arguments(endpoint)
-    own = arguments | {"username": endpoint.sentinel_username, "password": endpoint.sentinel_password}
+    own = arguments | {"credential_provider": _login(endpoint.sentinel_username, endpoint.sentinel_password)}
     own["socket_timeout"] = endpoint.connect_timeout_s
     own |= {"ssl": True} if endpoint.tls else {}
     sentinel = Sentinel(endpoint.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]

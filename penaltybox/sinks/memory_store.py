@@ -72,7 +72,8 @@ class MemorySubjectStore:
             return Rewound(stored_number)
         number = max(write.number + 1, now)
         blob = write.blob[:3] + number.to_bytes(8) + write.blob[11:]
-        self.keys.set(f"{write.subject} state", blob, write.expire_at_ms, now)
+        end = None if write.expire_at_ms is None else max(write.expire_at_ms, number + 1)
+        self.keys.set(f"{write.subject} state", blob, end, now)
         if write.pending:
             self.keys.index[write.subject] = now
         else:

@@ -97,7 +97,7 @@ class RedisSubjectStore:
                     f"Redis has another generation than {self._generation!r}, which this writer joined: it was wiped "
                     "or swapped. Nothing was written. Run `penaltybox restore`."
                 ) from reply
-            results += map(_result, reply)
+            results += _results(reply)
         return results
 
     def _calls(self, writes: Sequence[Write], slots: Sequence[int] | None) -> Iterator[Command]:
@@ -269,9 +269,10 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "replace")
 
 
-def _result(reply: int | bytes) -> WriteResult:
-    if type(reply) is bytes:
-        return Lost(reply)
-    if reply > 0:  # type: ignore[operator]
-        return Written(reply)  # type: ignore[arg-type]
-    return Rewound(-reply)  # type: ignore[operator]
+def _results(replies: Sequence[int | bytes]) -> list[WriteResult]:
+    """Replies of the script, in its own notation (see the Lua file)."""
+    new = tuple.__new__  # a third of the cost of calling the class, on the path of every write
+    return [
+        Lost(reply) if isinstance(reply, bytes) else new(Written, (reply,)) if reply > 0 else Rewound(-reply)
+        for reply in replies
+    ]

@@ -53,7 +53,8 @@ class Write(NamedTuple):
         number: the version number I read; 0 (or any up to `NEVER`) when nothing was stored.
         nonce: the nonce I read; any when nothing was stored.
         blob: the new state; its number bytes are a placeholder, its nonce bytes are new and final.
-        expire_at_ms: absolute wall time in ms; None keeps it for ever.
+        expire_at_ms: absolute wall time in ms; None keeps it for ever. It lives until the store's clock has passed
+            its version number in any case.
         marks: these marks are set or deleted, others are left alone; None means unchanged since the version I read.
         pending: the outbox in the blob is not empty: index the subject; False takes it out of the index.
     """

@@ -81,10 +81,11 @@ for i = 3, #KEYS do
     blob = sub(blob, 1, 3) .. number_bytes .. sub(blob, 12)
     if expire_at == '0' then
       call('SET', key, blob)
-    elseif tonumber(expire_at) > clock then
+    elseif tonumber(expire_at) > number then
       call('SET', key, blob, 'PXAT', expire_at)
     else
-      call('DEL', key)
+      -- It lives until the clock has passed its number, or the next newcomer could get the same one or a lower.
+      call('SET', key, blob, 'PXAT', number + 1)
     end
     if code % 2 == 1 then
       call('ZADD', pending_index, clock, subject_of(key))

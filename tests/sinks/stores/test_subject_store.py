@@ -129,17 +129,22 @@ async def test_expired_state_is_rewound_too(rig: Rig) -> None:
     assert await store.write([write(A, (ahead, 4), nonce=NONCE, marks=())]) == [Written(ahead + 1)]
 
 
-async def test_expiry_restarts_no_numbers(rig: Rig) -> None:
-    """After a state has expired, a newcomer's number is still higher than all before."""
+@pytest.mark.parametrize("lives_ms", [-HOUR, 0, 30])
+@pytest.mark.parametrize("ahead_ms", [0, 20])
+async def test_expiry_restarts_no_numbers(rig: Rig, lives_ms: int, ahead_ms: int) -> None:
+    """A newcomer's number is higher than all before, however soon the state expired, also if it ran ahead."""
     store = rig.store()
-    end = await rig.now() + 30
-    (written,) = await store.write([write(A, nonce=NONCE, end=end)])
-    assert isinstance(written, Written)
-    while (await store.read([A])) != [None]:
-        assert await rig.now() < end + 2000
-    (fresh,) = await store.write([write(A, nonce=NONCE + 1)])
-    assert isinstance(fresh, Written)
-    assert fresh.number > written.number
+    await store.join_generation()
+    numbers = []
+    for nonce in range(1, 6):
+        now = await rig.now()
+        read = (now + ahead_ms, 7) if ahead_ms else (0, 0)
+        (written,) = await store.write([write(A, read, nonce=nonce, end=now + lives_ms, marks=())])
+        assert isinstance(written, Written)
+        numbers.append(written.number)
+        while (await store.read([A])) != [None]:
+            assert await rig.now() < now + 5000
+    assert numbers == sorted(set(numbers))
 
 
 async def test_a_foreign_value_is_handed_to_the_reader(rig: Rig) -> None:
