@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+LEFT_OUT = pytest.StashKey[list[str]]()
+
 __all__ = [
     "broker",
     "clickhouse_server",
@@ -41,6 +43,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the stack tests against Apache Kafka (Maven and Java required; missing ones fail, they don't skip)",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of what only Apache Kafka has are not in a run without it; the summary says so."""
+    if config.getoption("--kafka"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("apache_kafka")]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[LEFT_OUT] = [item.nodeid for item in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What this run could not check, and why."""
+    for nodeid in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(f"NOT CHECKED: {nodeid}: needs Apache Kafka (make test-kafka)")
 
 
 @pytest.fixture(scope="session")

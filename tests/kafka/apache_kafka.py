@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from penaltybox.embedded.broker import lists_brokers
+from penaltybox.embedded.directory import DirectoryLock
 from penaltybox.embedded.ports import LOOPBACK, Reservation
 from penaltybox.embedded.server import Server
 
@@ -54,6 +55,22 @@ log.retention.check.interval.ms=1000
 """
 
 
+# A second listener with TLS and passwords, for `secure=True`.
+SECURE_PROPERTIES = """\
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller},SECURE://{host}:{secure}
+advertised.listeners=PLAINTEXT://{host}:{port},SECURE://{host}:{secure}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.secure.plain.sasl.jaas.config={plain} required user_{user}="{password}";
+listener.name.secure.scram-sha-256.sasl.jaas.config={scram} required;
+listener.name.secure.ssl.keystore.type=PKCS12
+listener.name.secure.ssl.keystore.location={keystore}
+listener.name.secure.ssl.keystore.password={password}
+"""
+LOGIN = "org.apache.kafka.common.security"
+USER = "penaltybox"
+
+
 class MissingKafkaError(RuntimeError):
     """Apache Kafka was asked for and cannot be had: a failure, never a skip."""
 
@@ -65,9 +82,22 @@ class ApacheKafka(Server):
     start_deadline_s: ClassVar[float] = 60.0
     grace_s: ClassVar[float] = 20.0
 
-    def __init__(self, data_dir: Path, *, port: int = 0) -> None:
+    def __init__(self, data_dir: Path, *, port: int = 0, secure: bool = False) -> None:
         super().__init__(data_dir, port=port)
         self._controller: Reservation | None = None
+        self._secure: Reservation | None = Reservation() if secure else None
+        self.password = uuid.uuid4().hex
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """The address of the listener with TLS, SASL PLAIN and SCRAM-SHA-256, for `USER` and `password`."""
+        assert self._secure is not None
+        return f"{LOOPBACK}:{self._secure.port}"
+
+    @property
+    def certificate(self) -> Path:
+        """The secure listener's certificate, which signs itself."""
+        return self.data_dir / "certificate.pem"
 
     @property
     def bootstrap(self) -> str:
@@ -84,14 +114,36 @@ class ApacheKafka(Server):
         if self._controller is None:
             self._controller = Reservation()
         logs = self.data_dir / "kraft-logs"
-        self._properties.write_text(
-            PROPERTIES.format(host=LOOPBACK, port=port, controller=self._controller.port, logs=logs), encoding="utf-8"
-        )
+        values = {"host": LOOPBACK, "port": port, "controller": self._controller.port, "logs": logs}
+        text = PROPERTIES.format(**values)
+        if self._secure is not None:
+            text += self._secure_properties(values)
+        self._properties.write_text(text, encoding="utf-8")
         if not (logs / "meta.properties").exists():
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            run(
-                java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)), FORMAT_DEADLINE_S
-            )
+            format_logs = java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+            scram = ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={self.password}]"]
+            run(format_logs + (scram if self._secure is not None else []), FORMAT_DEADLINE_S)
+
+    def _secure_properties(self, values: dict[str, object]) -> str:
+        """The second listener's lines (the later of two equal keys counts), with a fresh key and certificate."""
+        assert self._secure is not None
+        keystore = self.data_dir / "keystore.p12"
+        if not keystore.exists():
+            keytool = shutil.which("keytool") or "keytool"
+            store = ["-alias", "kafka", "-keystore", str(keystore), "-storepass", self.password]
+            key = ["-keyalg", "EC", "-dname", "CN=localhost", "-ext", f"SAN=ip:{LOOPBACK}", "-storetype", "PKCS12"]
+            run([keytool, "-genkeypair", *store, *key, "-validity", "30"], FORMAT_DEADLINE_S)
+            run([keytool, "-exportcert", "-rfc", *store, "-file", str(self.certificate)], FORMAT_DEADLINE_S)
+        return SECURE_PROPERTIES.format(
+            **values,
+            secure=self._secure.port,
+            plain=f"{LOGIN}.plain.PlainLoginModule",
+            scram=f"{LOGIN}.scram.ScramLoginModule",
+            user=USER,
+            password=self.password,
+            keystore=keystore,
+        )
 
     def command(self, port: int) -> Sequence[str]:  # noqa: ARG002 - the port is in server.properties
         """The broker's JVM."""
@@ -104,9 +156,10 @@ class ApacheKafka(Server):
     def close(self) -> None:
         """Stop it and give both ports back."""
         super().close()
-        if self._controller is not None:
-            self._controller.close()
-            self._controller = None
+        for reservation in (self._controller, self._secure):
+            if reservation is not None:
+                reservation.close()
+        self._controller = self._secure = None
 
 
 def java(*arguments: str) -> list[str]:
@@ -133,7 +186,15 @@ def fetch_jars() -> Path:
             "Apache Kafka's jars are fetched by Maven and found no `mvn` on the PATH. Install maven."
         )
     CACHE.mkdir(exist_ok=True)
-    shutil.rmtree(libs, ignore_errors=True)
+    with DirectoryLock(CACHE / "fetch.lock", MAVEN_DEADLINE_S):  # another test session may be fetching too
+        if not (stamp.exists() and stamp.read_bytes() == pom):
+            shutil.rmtree(libs, ignore_errors=True)
+            _copy_jars(maven, libs)
+            stamp.write_bytes(pom)
+    return libs
+
+
+def _copy_jars(maven: str, libs: Path) -> None:
     run(
         [
             maven, "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies",
@@ -141,8 +202,6 @@ def fetch_jars() -> Path:
         ],
         MAVEN_DEADLINE_S,
     )  # fmt: skip
-    stamp.write_bytes(pom)
-    return libs
 
 
 def run(command: Sequence[str], deadline_s: float) -> None:
