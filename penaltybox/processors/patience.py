@@ -19,7 +19,8 @@ T = TypeVar("T")
 FIRST_S = 0.05
 LONGEST_S = 2.0
 RESTORED = "restored-"
-"""Generations that `penaltybox restore` begins start with this: a worker that knew another one may follow."""
+"""Generations that `penaltybox restore` begins start with this: where no control topic says better, a worker that knew
+another one may follow."""
 
 
 class GivenUpError(Exception):
@@ -34,8 +35,15 @@ class Patience:
         called_off: waits end with `GivenUpError` at their next failure.
     """
 
-    def __init__(self, store: SubjectStore, first_s: float = FIRST_S) -> None:
+    def __init__(
+        self,
+        store: SubjectStore,
+        recorded: Callable[[], Awaitable[str | None]] | None = None,
+        first_s: float = FIRST_S,
+    ) -> None:
+        """`recorded` tells the generation that the control topic names, if it names one."""
         self._store = store
+        self._recorded = recorded
         self._first_s = first_s
         self._waiting = 0
         self.called_off = False
@@ -79,7 +87,10 @@ class Patience:
                 failure = error
 
     async def _follow_restore(self) -> None:
-        """Write under the new generation if it is one that a restore began; a wiped or strange store is left alone."""
+        """Write under the generation that a restore has begun; a wiped or strange store is left alone."""
+        recorded = await self._recorded() if self._recorded is not None else None
         generation = await self._store.generation()
-        if generation is not None and generation.startswith(RESTORED):
+        if generation is None:
+            return
+        if generation == recorded or (recorded is None and generation.startswith(RESTORED)):
             await self._store.join_generation(generation)

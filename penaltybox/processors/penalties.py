@@ -18,6 +18,7 @@ from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
+from penaltybox.processors.generations import join, recorded_generation
 from penaltybox.processors.patience import Patience
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
@@ -86,12 +87,13 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
         Topics.named(settings.topic_prefix),
         wall_ms=now_ms,
         limits=make_limits(settings),
+        recorded=lambda: recorded_generation(settings),
         seam=seam,
     )
     app = penalties_app(settings, worker, ending, seam)
     try:
-        await Patience(store).call(store.join_generation)
         await sender.start()
+        await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
         await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), _watchdog(settings, app, worker)])
     finally:
         await sender.stop()

@@ -24,7 +24,7 @@ from penaltybox.processors.state import SubjectState, decode_state
 from penaltybox.processors.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from penaltybox.contracts.topics import Topics
     from penaltybox.processors.announcements import Sender
@@ -65,6 +65,7 @@ class Worker:
         sender: where penalties, ladders and dead letters go.
         topics: their names, and which topic carries outcomes.
         limits: sizes and times.
+        recorded: the generation of the store that the control topic names; asked when the store has another one.
         wall_ms: the wall clock; the edge passes `now_ms`.
         seam: fault injection.
     """
@@ -78,6 +79,7 @@ class Worker:
         *,
         wall_ms: Callable[[], int],
         limits: Limits | None = None,
+        recorded: Callable[[], Awaitable[str | None]] | None = None,
         seam: Seam = no_seam,
     ) -> None:
         self._store = store
@@ -91,7 +93,7 @@ class Worker:
         self._closed = Cycle()
         self._urgent: list[Resident] = []
         self._residents = Residents(limits.subjects, self._open_business)
-        self._patience = Patience(store)
+        self._patience = Patience(store, recorded)
         self._tripped: str | None = None
         self._writer = Writer(
             store,

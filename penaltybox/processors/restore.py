@@ -1,0 +1,144 @@
+"""`penaltybox restore`: a wiped or swapped store gets its ladders back from Kafka, and a new generation.
+
+Control first (a pause must hold before anything can be blocked again), then ladders: of each subject the record with
+the highest `seq`, so compacted and uncompacted topics restore alike.  What the store has already, and newer, stays.
+Until the end the store is marked as being restored: no worker writes into it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penaltybox.contracts.events import Control, Ladder
+from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.topics import Topics
+from penaltybox.processors.generations import record_generation
+from penaltybox.processors.patience import RESTORED
+from penaltybox.processors.remedies import marks_of
+from penaltybox.processors.state import encode_state, state_expiry, state_from_ladder
+from penaltybox.processors.topic_log import read_topic
+from penaltybox.processors.writer import next_nonce
+from penaltybox.sinks.subject_store import RESTORING, Lost, Write
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Iterable
+    from typing import Any
+
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.announcements import Sender
+    from penaltybox.processors.engine import Engine
+    from penaltybox.sinks.subject_store import SubjectStore
+
+log = logging.getLogger(__name__)
+CHUNK = 2000
+
+
+class Restored(NamedTuple):
+    """What a restore did.
+
+    Attributes:
+        generation: the new one.
+        ladders: subjects written back.
+        kept: subjects of which the store had something newer.
+        blocked: how many of the subjects written back are blocked now.
+        paused: the pause that was put back, if any.
+    """
+
+    generation: str
+    ladders: int
+    kept: int
+    blocked: int
+    paused: str | None
+
+
+async def restore(
+    settings: Settings, store: SubjectStore, sender: Sender, engine: Engine, now_ms: int, *, actor: str, reason: str
+) -> Restored:
+    """Restore the store of these settings from its topics.
+
+    Args:
+        settings: where the topics are.
+        store: restored in place.
+        sender: names the new generation in the control topic.
+        engine: the policy in force (it decides what a ladder blocks, and for how long it is kept).
+        now_ms: wall time; blocks that ended before it are not written.
+        actor: who restores.
+        reason: why.
+
+    Raises:
+        StoreUnavailable: nothing is lost, restore again.
+    """
+    topics = Topics.named(settings.topic_prefix)
+    await store.begin_generation(f"{RESTORING}{ulid(now_ms)}")
+    paused = await _restore_pause(store, read_topic(settings, topics.control))
+    ladders = await newest_ladders(read_topic(settings, topics.ladders))
+    written, kept, blocked = await write_ladders(store, engine, ladders.values(), now_ms)
+    generation = f"{RESTORED}{ulid(now_ms)}"
+    await store.begin_generation(generation)
+    await record_generation(sender, topics, generation, now_ms, actor=actor, reason=reason)
+    return Restored(generation, written, kept, blocked, paused)
+
+
+async def _restore_pause(store: SubjectStore, records: AsyncIterable[Any]) -> str | None:
+    last: Control | None = None
+    async for record in records:
+        if record.value is None:
+            continue
+        control = msgspec.json.decode(record.value, type=Control)
+        if control.kind in {"pause", "resume"}:
+            last = control
+    if last is None or last.kind == "resume":
+        return None
+    await store.pause(last.reason, last.actor, last.ts)
+    return last.reason
+
+
+async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:
+    """Of each subject the ladder with the highest `seq`; a tombstone takes away what came before it."""
+    newest: dict[str, Ladder] = {}
+    async for record in records:
+        if record.value is None:
+            newest.pop(record.key.decode(), None)
+            continue
+        ladder = msgspec.json.decode(record.value, type=Ladder)
+        known = newest.get(ladder.subject)
+        if known is None or ladder.seq >= known.seq:
+            newest[ladder.subject] = ladder
+    return newest
+
+
+async def write_ladders(
+    store: SubjectStore, engine: Engine, ladders: Iterable[Ladder], now_ms: int
+) -> tuple[int, int, int]:
+    """Write ladders back as states with their marks; (written, kept because newer was there, blocked now)."""
+    written = kept = blocked = 0
+    chunk: list[Write] = []
+    pending = list(ladders)
+    for start in range(0, len(pending), CHUNK):
+        chunk = [_write(engine, ladder, now_ms) for ladder in pending[start : start + CHUNK]]
+        for write, result in zip(chunk, await store.write(chunk), strict=True):
+            if isinstance(result, Lost):
+                kept += 1
+                continue
+            written += 1
+            blocked += any(mark.name == "block" and mark.value is not None for mark in write.marks or ())
+    return written, kept, blocked
+
+
+def _write(engine: Engine, ladder: Ladder, now_ms: int) -> Write:
+    """A write that a store with less than this ladder's version takes, and one with more refuses."""
+    state = state_from_ladder(ladder)
+    state.number = ladder.seq
+    listed = engine.allowlist.covers(state.subject, now_ms)
+    return Write(
+        state.subject,
+        ladder.seq,
+        0,
+        encode_state(state, next_nonce()),
+        state_expiry(state, engine.policy, now_ms),
+        marks_of(engine.policy, state, now_ms, listed=listed),
+        pending=False,
+    )

@@ -1,0 +1,51 @@
+"""A topic read from its beginning to where it ended when reading began: compacted or not, without a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from penaltybox.processors.broker import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penaltybox.contracts.settings import Settings
+
+POLL_MS = 500
+
+
+async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Any]:
+    """Records in the order of each partition; nothing when there is no such topic.
+
+    Raises:
+        KafkaError: the broker cannot be reached.
+    """
+    consumer = AIOKafkaConsumer(
+        **Connection.of(settings).client_options(), enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        await consumer._client.force_metadata_update()  # noqa: SLF001 - as `partitions_for_topic` asks of its caller
+        numbers = consumer.partitions_for_topic(topic) or await _partitions(consumer, topic)
+        partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+        ends = {tp: end for tp, end in (await consumer.end_offsets(partitions)).items() if end > 0}
+        if not ends:
+            return
+        consumer.assign(list(ends))
+        await consumer.seek_to_beginning(*ends)
+        while ends:
+            for tp, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+                for record in records:
+                    if record.offset < ends.get(tp, 0):
+                        yield record
+            # The position passes the end although compaction may have taken the last record.
+            ends = {tp: end for tp, end in ends.items() if await consumer.position(tp) < end}
+    finally:
+        await consumer.stop()
+
+
+async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> set[int]:
+    metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 - a topic that was not subscribed to
+    return set(metadata.partitions_for_topic(topic) or ())

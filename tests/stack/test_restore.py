@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.events import encode
+from penaltybox.contracts.settings import Settings
+from penaltybox.contracts.topics import Topics
+from penaltybox.processors.announcements import kafka_sender
+from penaltybox.processors.app import Ending
+from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
+from penaltybox.processors.generations import recorded_generation
+from penaltybox.processors.penalties import make_engine, run_penalties
+from penaltybox.processors.restore import restore
+from penaltybox.sinks.connections import endpoint_of, open_link
+from penaltybox.sinks.redis_store import RedisSubjectStore
+from tests.processors.worker_driver import denial
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.stack
+
+POLICY = """
+limits: {}
+rules:
+  abuse: {on: user, count: 3, window: 10m, then: {level: 5m}}
+ladder: {rungs: [warn, 5m, 1h, permanent], warn: 10m, forgive: 8h, memory: 72h}
+"""
+
+
+@pytest.fixture
+async def stack(broker: Any, private_redis: Any, fresh_prefix: str, tmp_path: Path) -> Settings:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    settings = Settings(
+        kafka=broker.bootstrap,
+        kafka_partitions=2,
+        kafka_session_timeout_ms=2000,
+        redis_url=private_redis.url,
+        topic_prefix=fresh_prefix,
+        policy=str(policy),
+        stop_timeout_s=4,
+    )
+    await ensure_topics(Connection.of(settings), Topics.named(fresh_prefix), TopicPlan.of(settings))
+    return settings
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[RedisSubjectStore]:
+    store = RedisSubjectStore(open_link(endpoint_of(settings)), settings.redis_prefix)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Ending]:
+    ending = Ending()
+    task = asyncio.create_task(run_penalties(settings, ending=ending))
+    try:
+        yield ending
+    finally:
+        ending.request()
+        await task
+
+
+async def deny(settings: Settings, user: str, first: int = 0) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka)
+    await producer.start()
+    try:
+        for number in range(first, first + 3):
+            value = encode(denial(number, user=user, at=now_ms()))
+            await producer.send_and_wait(Topics.named(settings.topic_prefix).decisions, value, key=user.encode())
+    finally:
+        await producer.stop()
+
+
+async def block(store: RedisSubjectStore, user: str) -> Any:
+    (value,) = await store.link.exchange([("GET", f"pbx:{{user:{user}}}:block")])
+    return value and msgspec.json.decode(value)
+
+
+async def test_a_wiped_store_stops_the_worker_and_a_restore_brings_the_blocks_back(stack: Settings) -> None:
+    """Wiped under a running worker: it writes nothing; restored, old blocks hold and new ones come."""
+    async with opened(stack) as store, running(stack):
+        await deny(stack, "before")
+        before = await wait_until(lambda: block(store, "before"), deadline_s=30)
+        await store.link.exchange([("FLUSHALL",)])
+        await deny(stack, "meanwhile")
+        with pytest.raises(AssertionError):
+            await wait_until(lambda: block(store, "meanwhile"), deadline_s=2)
+        sender = kafka_sender(stack)
+        await sender.start()
+        try:
+            done = await restore(
+                stack, store, sender, make_engine(stack), now_ms(), actor="alice", reason="Redis was wiped"
+            )
+        finally:
+            await sender.stop()
+        assert (done.ladders, done.blocked, done.kept) == (1, 1, 0)
+        assert await block(store, "before") == before
+        await wait_until(lambda: block(store, "meanwhile"), deadline_s=30)
+        assert await recorded_generation(stack) == done.generation == await store.generation()
+
+
+async def test_a_worker_that_starts_on_a_wiped_store_waits_for_a_restore(stack: Settings) -> None:
+    """The control topic remembers the generation: an empty store is not taken for a new installation."""
+    async with opened(stack) as store:
+        async with running(stack):
+            await deny(stack, "before")
+            await wait_until(lambda: block(store, "before"), deadline_s=30)
+        await store.link.exchange([("FLUSHALL",)])
+        task = asyncio.create_task(run_penalties(stack, ending=(ending := Ending())))
+        await deny(stack, "meanwhile")
+        with pytest.raises(AssertionError):
+            await wait_until(store.generation, deadline_s=2)
+        sender = kafka_sender(stack)
+        await sender.start()
+        await restore(stack, store, sender, make_engine(stack), now_ms(), actor="alice", reason="Redis was wiped")
+        await sender.stop()
+        await wait_until(lambda: block(store, "meanwhile"), deadline_s=30)
+        assert await block(store, "before")
+        ending.request()
+        await task
