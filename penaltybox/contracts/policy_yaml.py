@@ -23,6 +23,8 @@ class _Loader(yaml.SafeLoader):
         """As the base does, refusing a key that stands twice."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
@@ -76,6 +78,8 @@ class Node:
         if not isinstance(self.value, Mapping):
             raise self.error(self.value, "a mapping (key: value)")
         for key, value in self.value.items():
+            if not str(key).isprintable():
+                raise self.error(repr(key), "names that can be printed")
             yield str(key), self._at(str(key), value)
 
     def items(self) -> Iterator[Node]:
@@ -117,7 +121,7 @@ class Node:
 
     def text(self, *, allow_empty: bool = False) -> str:
         """This value as a text."""
-        if not isinstance(self.value, str) or not (self.value or allow_empty):
+        if not isinstance(self.value, str) or not (self.value or allow_empty) or not self.value.isprintable():
             raise self.error(self.value, "a text")
         return self.value
 
@@ -141,5 +145,5 @@ class Node:
 def _short(value: object) -> str:
     if value is None:
         return "nothing"
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a line of a terminal

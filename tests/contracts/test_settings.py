@@ -1,0 +1,112 @@
+"""Settings: read from the environment and `.env`; a mistake is told; a secret is never shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.settings import Settings, mask_url, read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "hunter2-Zv"  # noqa: S105 - made up, to look for it in what is shown
+SECRETS = {
+    "PENALTYBOX_KAFKA_PASSWORD": SECRET,
+    "PENALTYBOX_REDIS_PASSWORD": SECRET,
+    "PENALTYBOX_CLICKHOUSE_PASSWORD": SECRET,
+    "PENALTYBOX_HASH_KEY": SECRET,
+    "PENALTYBOX_REDIS_URL": f"rediss://worker:{SECRET}@redis.internal:6380/0",
+    "PENALTYBOX_CLICKHOUSE_URL": f"https://worker:{SECRET}@clickhouse.internal:8443",
+}
+
+
+def test_defaults_need_nothing() -> None:
+    """An empty environment gives settings for one machine."""
+    assert read_settings({}) == Settings()
+
+
+def test_environment_wins_over_the_file(tmp_path: Path) -> None:
+    """A variable stands before the same name in `.env`; other programs' variables are not ours."""
+    dotenv = tmp_path / ".env"
+    dotenv.write_text(
+        "# local\nexport PENALTYBOX_KAFKA=a:1\nPENALTYBOX_REDIS_PREFIX='mine'\n\nOTHER=1\n", encoding="utf-8"
+    )
+    found = read_settings({"PENALTYBOX_KAFKA": "b:2", "PATH": "/bin"}, dotenv)
+    assert (found.kafka, found.redis_prefix) == ("b:2", "mine")
+
+
+def test_numbers_and_lists_are_read() -> None:
+    """Numbers are numbers, lists are separated by commas."""
+    found = read_settings(
+        {
+            "PENALTYBOX_KAFKA_PARTITIONS": "16",
+            "PENALTYBOX_HASHED_DIMENSIONS": "ip,user",
+            "PENALTYBOX_HASH_KEY": "k",
+        }
+    )
+    assert (found.kafka_partitions, found.hashed_dimensions) == (16, ("ip", "user"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("KAFKA_PARTITIONS", "0", "1"),
+        ("KAFKA_PARTITIONS", "many", "int"),
+        ("IPV6_PREFIX", "129", "128"),
+        ("KAFKA_SECURITY_PROTOCOL", "TLS", "Invalid enum"),
+        ("REDIS_PREFIX", "a:b", "regex"),
+        ("LOG_LEVEL", "verbose", "enum"),
+        ("LINGER_MS", "-1", "0"),
+        ("KAFKA_BROKERS", "a:1", "no such setting"),
+        ("HASHED_DIMENSIONS", "ip", "HASH_KEY"),
+    ],
+)
+def test_a_mistake_is_told(name: str, value: str, wanted: str) -> None:
+    """The message names the variable and what was wanted."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings({f"PENALTYBOX_{name}": value})
+    assert "PENALTYBOX_" in str(caught.value)
+    assert wanted in str(caught.value)
+
+
+def test_a_line_without_an_equals_sign_is_told(tmp_path: Path) -> None:
+    """The file and the line are named."""
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("PENALTYBOX_KAFKA=a:1\nnonsense\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"\.env:2"):
+        read_settings({}, dotenv)
+
+
+def test_no_secret_is_ever_shown() -> None:
+    """Printed, formatted, masked or logged, settings tell no secret, nor do passwords in URLs show."""
+    found = read_settings(SECRETS)
+    assert found.redis_password == SECRET
+    for shown in (repr(found), str(found), f"{found}", str(found.masked()), "%s" % found):  # noqa: UP031 - every way
+        assert SECRET not in shown
+        assert "***" in shown
+    assert found.masked()["redis_url"] == "rediss://worker:***@redis.internal:6380/0"
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_no_secret_is_shown_by_a_mistake(name: str) -> None:
+    """A secret beside a mistake stays secret: neither message nor cause shows it."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings({name: SECRETS[name], "PENALTYBOX_KAFKA_PARTITIONS": "0"})
+    assert SECRET not in f"{caught.value!r} {caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://:pw@localhost", "redis://:***@localhost"),
+        ("redis://user@localhost", "redis://user@localhost"),
+        ("redis://user:p@ss:w@localhost/1", "redis://user:***@localhost/1"),
+    ],
+)
+def test_urls_are_masked(url: str, masked: str) -> None:
+    """Only the password is hidden; the rest stays readable."""
+    assert mask_url(url) == masked
