@@ -129,22 +129,35 @@ class Cluster:
     """Three primaries, each a third of the slots; made over the CLUSTER commands."""
 
     def __init__(self, binary: str, folder: Path) -> None:
-        self.servers = [
-            single(
-                binary, folder / f"node{i}", "--cluster-enabled", "yes", "--cluster-port", str(free_port()),
-                "--cluster-node-timeout", "2000",
-            )
-            for i in range(3)
-        ]  # fmt: skip
+        self.servers = [self._node(binary, folder / f"node{i}") for i in range(3)]
         bounds = (0, 5461, 10923, 16384)
         for i, server in enumerate(self.servers):
             server.call("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
             server.call("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
-        first = self.servers[0]
-        bus = [server.call("CONFIG", "GET", "cluster-port")[1].decode() for server in self.servers]
-        for server, port in zip(self.servers[1:], bus[1:], strict=True):
-            first.call("CLUSTER", "MEET", "127.0.0.1", server.port, port)
+        for server in self.servers[1:]:
+            self._meet(server)
         block_until(lambda: all(self._is_whole(server) for server in self.servers), 20, "the cluster")
+
+    @staticmethod
+    def _node(binary: str, folder: Path) -> Server:
+        return single(
+            binary, folder, "--cluster-enabled", "yes", "--cluster-port", str(free_port()),
+            "--cluster-node-timeout", "1500", "--repl-diskless-sync-delay", "0",
+        )  # fmt: skip
+
+    def _meet(self, server: Server) -> None:
+        bus = server.call("CONFIG", "GET", "cluster-port")[1].decode()
+        self.servers[0].call("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+
+    def add_replica(self, binary: str, folder: Path, of: int) -> Server:
+        """One more node, a replica of the given primary, in step with it when this returns."""
+        replica = self._node(binary, folder)
+        self._meet(replica)
+        identity = self.servers[of].call("CLUSTER", "MYID").decode()
+        block_until(lambda: replica.call("CLUSTER", "REPLICATE", identity) == b"OK", 20, "the replica's acceptance")
+        block_until(lambda: b"master_link_status:up" in replica.call("INFO", "replication"), 20, "replication")
+        self.servers.append(replica)
+        return replica
 
     @staticmethod
     def _is_whole(server: Server) -> bool:

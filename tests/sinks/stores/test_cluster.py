@@ -10,13 +10,15 @@ from penaltybox.contracts.errors import GenerationMismatch, StoreUnavailable
 from penaltybox.sinks.connections import open_link, parse_endpoint
 from penaltybox.sinks.keyspace import SLOTS, Keyspace, slot_of, slot_tags
 from penaltybox.sinks.redis_store import RedisSubjectStore
-from penaltybox.sinks.subject_store import Written
+from penaltybox.sinks.subject_store import WriteResult, Written
 from tests.sinks.stores.blobs import block, version, write
 from tests.sinks.stores.conftest import CLUSTERING
 from tests.sinks.stores.redis_servers import Cluster, Server
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 BOUNDS = (5461, 10923)
 
@@ -148,3 +150,41 @@ async def test_a_seed_that_is_down_is_passed_over(cluster: Cluster) -> None:
     store = RedisSubjectStore(open_link(parse_endpoint(f"redis+cluster://127.0.0.1:1,127.0.0.1:{live}")))
     assert await store.read(["user:a", "user:b", "user:c"]) == [None] * 3
     await store.close()
+
+
+async def test_a_shard_fails_over(tmp_path: Path) -> None:
+    """When a primary dies, its shard is an outage until its replica takes over; then all goes on, numbers rising."""
+    cluster = Cluster(str(CLUSTERING), tmp_path)
+    store = RedisSubjectStore(open_link(parse_endpoint(cluster.url, deadline_s=2)))
+    try:
+        replica = cluster.add_replica(str(CLUSTERING), tmp_path / "replica", of=1)
+        subjects = [f"user:{i}" for i in range(100)]
+        first = await store.write([write(subject, nonce=1) for subject in subjects])
+        await wait_until(lambda: _in_step(cluster.servers[1], replica), what="the replica to have everything")
+        cluster.servers[1].kill()
+        sent = [
+            write(subject, (result.number, 1), nonce=2)
+            for subject, result in zip(subjects, first, strict=True)
+            if isinstance(result, Written)
+        ]
+
+        async def again() -> list[WriteResult]:
+            try:
+                return await store.write(sent)
+            except StoreUnavailable:
+                return []
+
+        second = await wait_until(again, deadline_s=40, what="the failover")
+        assert {type(result) for result in second} == {Written}
+        assert [version(blob)[1] for blob in await store.read(subjects)] == [2] * 100
+    finally:
+        await store.close()
+        cluster.kill()
+
+
+def _in_step(primary: Server, replica: Server) -> bool:
+    offsets = [
+        dict(line.split(":") for line in server.call("INFO", "replication").decode().split() if ":" in line)
+        for server in (primary, replica)
+    ]
+    return offsets[0]["master_repl_offset"] == offsets[1]["slave_repl_offset"]

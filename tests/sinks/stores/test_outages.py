@@ -277,3 +277,43 @@ async def test_a_wrong_password_is_a_configuration_error(server: Server) -> None
                 await store.read([A])
             assert "hunter2" not in repr(caught.value)
             assert "hunter2" not in repr(caught.value.__cause__)
+
+
+async def test_nothing_is_lost_or_counted_twice_through_outages(server: Server) -> None:
+    """A writer that sends again what had no answer counts exactly, while connections are cut and the server hangs."""
+    subjects = [f"user:{i}" for i in range(300)]
+    rounds, done = 40, False
+
+    async def disturb() -> None:
+        while not done:
+            server.freeze()
+            await asyncio.sleep(0.08)  # longer than the deadline
+            server.thaw()
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "normal")
+            await asyncio.sleep(0.005)
+
+    outages = 0
+    async with opened(url(server), deadline_s=0.05) as store:
+
+        async def insist(call: Any) -> Any:
+            nonlocal outages
+            while True:
+                try:
+                    return await call()
+                except StoreUnavailable:
+                    outages += 1
+
+        await insist(store.join_generation)
+        disturbing = asyncio.create_task(disturb())
+        read: list[tuple[int, int]] = [(0, 0)] * len(subjects)
+        for count in range(1, rounds + 1):
+            sent = [write(s, read[i], nonce=count, body=bytes([count])) for i, s in enumerate(subjects)]
+            results = await insist(lambda sent=sent: store.write(sent))
+            assert {type(result) for result in results} == {Written}
+            read = [(result.number, count) for result in results]
+        done = True
+        await disturbing
+        stored = await insist(lambda: store.read(subjects))
+    assert outages > 0
+    assert [(version(blob), (blob or b"")[20:]) for blob in stored] == [(known, bytes([rounds])) for known in read]
