@@ -131,7 +131,7 @@ class Oracle:
             if value is None and any(entry.id == new.id and entry.t > latest - rule.window_ms for entry in before):
                 continue  # within a window an id counts once
             if not self._reached(rule, before, latest) and self._reached(rule, [*before, new], latest):
-                fired.append(Fired(rule.name, rule.then))
+                fired.append(Fired(rule.name, rule.then, rule.key))
             before.append(new)
         if fired:
             self._follow(case, fired)
@@ -154,7 +154,7 @@ class Oracle:
         longest = max(challenges, key=lambda one: one.then.challenge_ms or 0) if challenges else None
         action = self._step(case, climbs, s, longest) if climbs else ""
         if longest is not None and action in ("", "warn"):
-            self._own_challenge(case, longest, s)
+            self._own_challenge(case, challenges, longest, s)
 
     def _score(self, track: Track, fired: list[Fired], trigger: Trigger) -> list[Fired]:
         points = [
@@ -227,7 +227,8 @@ class Oracle:
             until = max(until, s + (longest.then.challenge_ms or 0))
         came_from = names[prior] if prior >= 0 else "none"
         track.rung, track.rung_ms, track.end = rung.name, rung.duration_ms, until
-        self._empty(case, s)
+        self._draw_fence(case, s)
+        track.counted.clear()
         if action == "deny":
             track.deny = Hold(until, rung.name, rule, pid)
         if action == "challenge":
@@ -262,11 +263,13 @@ class Oracle:
             or (on_ip and not any(one.then.level in denies for one in decisive))
         )
 
-    def _own_challenge(self, case: Case, longest: Fired, s: int) -> None:
+    def _own_challenge(self, case: Case, challenges: list[Fired], longest: Fired, s: int) -> None:
         until = s + (longest.then.challenge_ms or 0)
         standing = self._standing(case.track, s)
         pid = self._id(case, longest.name, standing)
-        self._empty(case, s)
+        self._draw_fence(case, s)
+        for one in challenges:
+            case.track.counted.pop(one.key, None)
         self._hold_challenge(case.track, Hold(until, standing, longest.name, pid))
         self._note(case, longest.name, "challenge", until, s)
 
@@ -274,8 +277,8 @@ class Oracle:
         prior = self.prior(track, s)
         return self.policy.ladder.rungs[prior].name if prior >= 0 else "none"
 
-    def _empty(self, case: Case, s: int) -> None:
-        """Counting restarts: after s, and after whatever a distinct set may have seen without noting the exact time."""
+    def _draw_fence(self, case: Case, s: int) -> None:
+        """History ends at s, or after whatever a distinct set may have seen without noting the exact time."""
         track = case.track
         seen = [
             entry.t // entry.granule_ms * entry.granule_ms + entry.granule_ms - 1
@@ -284,7 +287,6 @@ class Oracle:
             if entry.granule_ms
         ]
         track.at = max([track.at, s, min(max(seen, default=0), case.trigger.broker_ms)])
-        track.counted.clear()
 
     def _hold_challenge(self, track: Track, hold: Hold) -> None:
         if track.challenge is None or not ends_later(track.challenge, hold):

@@ -75,6 +75,8 @@ class Fired:
 
     name: str
     then: Then
+    key: int = 0
+    """Under which the rule counts; a threshold counts nothing."""
 
 
 def active(hold: Hold | None, t: int) -> bool:
