@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penaltybox.sinks.links import Command, Link
 
 Kind: TypeAlias = Literal["deny", "challenge"]
-SCAN_COUNT = 2000
+SCAN_COUNT = 1000
 """Keys that the server looks at per SCAN call: below 1 ms, so that writers hardly notice a listing."""
 _KINDS: dict[str, Kind] = {"block": "deny", "challenge": "challenge"}
 _NAMES = ("block", "challenge")  # severity first
