@@ -56,7 +56,7 @@ async def measure(url: str) -> list[dict[str, Any]]:
     value, peer = statistics.median(written), statistics.median(bare)
     return [
         _line("store_writes", value, "subjects/s", "bare pipelined SET", peer),
-        {"bench": "store_script_us", "value": round(script_us), "unit": f"us of server time per {CHUNK} subjects"},
+        _line("store_script_us", script_us, f"us of server time per {CHUNK} subjects", "bound", 1000),
     ]
 
 
