@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -52,10 +53,11 @@ class Listener(NamedTuple):
 
 def listeners(pid: int) -> list[Listener]:
     """The TCP sockets on which process `pid` listens, from /proc; empty when it has ended."""
-    try:
-        targets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    except OSError:
-        return []
+    targets = set()
+    with contextlib.suppress(OSError):  # it has ended
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed since it was listed
+                targets.add(str(link.readlink()))
     return [found for found in _all_listeners(pid) if f"socket:[{found.inode}]" in targets]
 
 
