@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
+from penaltybox.processors.app import Ending, make_app, run_app
 from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics, probe, topic_incarnations
 from tests.kafka.apache_kafka import USER, ApacheKafka
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,3 +68,38 @@ async def test_an_unknown_certificate_is_refused(secure_kafka: ApacheKafka) -> N
     unknown = Connection(secure_kafka.secure_bootstrap, security_protocol="SASL_SSL", username=USER, password="x")  # noqa: S106 - any
     with pytest.raises(StoreUnavailable, match="does not answer"):
         await ensure_topics(unknown, Topics.named(), TopicPlan())
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_role_gets_in(secure_kafka: ApacheKafka, mechanism: str) -> None:
+    """The app of a role reads its topic over TLS with the settings' password, through our own transport."""
+    settings = Settings(
+        kafka=secure_kafka.secure_bootstrap,
+        kafka_security_protocol="SASL_SSL",
+        kafka_sasl_mechanism=mechanism,
+        kafka_username=USER,
+        kafka_password=secure_kafka.password,
+        kafka_ca=str(secure_kafka.certificate),
+        topic_prefix=f"role-{mechanism}",
+        kafka_session_timeout_ms=2000,
+        stop_timeout_s=2,
+    )
+    topics = Topics.named(settings.topic_prefix)
+    secure = Connection.of(settings)
+    await ensure_topics(secure, topics, TopicPlan(partitions=1))
+    async with AIOKafkaProducer(**secure.client_options()) as producer:
+        await producer.send_and_wait(topics.outcomes, b"x")
+    app, ending, got = make_app(settings, "test"), Ending(), []
+
+    @app.agent(app.run_topic(topics.outcomes))
+    async def agent(stream: Any) -> None:
+        async for event in stream.noack().events():
+            got.extend(record.value for record in event.value)
+            event.ack()
+
+    role = asyncio.create_task(run_app(app, ending))
+    try:
+        await wait_until(lambda: got == [b"x"], deadline_s=30)
+    finally:
+        ending.request()
+        await role
