@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penaltybox.contracts.decoding import decode_decision, decode_outcome
+from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.processors.announcements import dead_letter
 from penaltybox.processors.engine import HELD, MARKS, NOTHING, PENALTY, Handling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penaltybox.contracts.topics import Topics
     from penaltybox.processors.announcements import Message
@@ -23,8 +23,10 @@ FRESH_S = 1.0
 SEEN_S = 60.0
 
 Touch = tuple[str, Any]
-Decoded = tuple[Any, Handling, "list[Touch]"]
-"""(decision or outcome, how it is handled, [(subject, plan of the engine; None for an outcome)])"""
+Decoded = tuple[Any, Handling, Any, "list[Touch]"]
+"""(decision or outcome, how it is handled, names of a decision's subjects, touches)"""
+Judged = tuple[Any, Any, "list[Touch]"] | BadEvent
+"""(decision or outcome, names of a decision's subjects, touches: [(subject, plan; None for an outcome)])"""
 
 
 class Stepped(NamedTuple):
@@ -48,34 +50,47 @@ def decode_run(
         records: some of its records.
         now_ms: wall time, which says what is late.
     """
-    canonicaliser, touches = engine.canonicaliser, engine.touches
+    judge = _outcomes if run.topic == topics.outcomes else _decisions
     late_before = now_ms - engine.policy.late_after_ms
-    outcomes = run.topic == topics.outcomes
     known: dict[tuple[int, bool], Handling] = {}
     decoded: list[Decoded] = []
     letters: list[Message] = []
-    for record in records:
-        broker_ms = record.timestamp
-        try:
-            if outcomes:
-                event: Any = decode_outcome(record.value or b"", broker_ms, canonicaliser)
-                touched: list[Touch] = [(subject, None) for subject in engine.outcome_subjects(event)]
-            else:
-                event = decode_decision(record.value or b"", broker_ms, canonicaliser)
-                touched = touches(event)
-        except BadEvent as error:
-            letters.append(dead_letter(topics, record, (run.topic, run.partition), error, now_ms))
+    for record, judged in zip(records, judge(engine, records), strict=True):
+        if isinstance(judged, BadEvent):
+            letters.append(dead_letter(topics, record, (run.topic, run.partition), judged, now_ms))
             continue
+        event, names, touched = judged
         if touched:
-            key = (broker_ms, event.ts < late_before)
+            key = (record.timestamp, event.ts < late_before)
             handling = known.get(key)
             if handling is None:
                 handling = known[key] = Handling(*key)
-            decoded.append((event, handling, touched))
+            decoded.append((event, handling, names, touched))
     return decoded, letters
 
 
-def step_events(engine: Engine, residents: Mapping[str, Resident], decoded: Sequence[Decoded], now_s: float) -> Stepped:
+def _decisions(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
+    touches = engine.touches
+    values = [record.value for record in records]
+    for judged in decode_decisions(values, [record.timestamp for record in records], engine.canonicaliser):
+        if isinstance(judged, BadEvent):
+            yield judged
+        else:
+            yield (*judged, touches(*judged))
+
+
+def _outcomes(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
+    for record in records:
+        try:
+            outcome = decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser)
+            yield outcome, None, [(subject, None) for subject in engine.outcome_subjects(outcome)]
+        except BadEvent as error:
+            yield error
+
+
+def step_events(  # noqa: C901 - the hot loop: a call for each branch would cost more than it explains
+    engine: Engine, residents: Mapping[str, Resident], decoded: Sequence[Decoded], now_s: float
+) -> Stepped:
     """Step events into the states of their subjects, which are all in `residents`.
 
     An event is kept with its subject until the subject's next write has succeeded: after a lost race it is stepped
@@ -87,11 +102,14 @@ def step_events(engine: Engine, residents: Mapping[str, Resident], decoded: Sequ
     queued: list[Resident] = []
     urgent: list[Resident] = []
     denials = subjects = 0
-    for event, handling, touched in decoded:
+    for event, handling, names, touched in decoded:
         for subject, plan in touched:
             resident = residents[subject]
             state = resident.state
-            effect = apply_outcome(state, event, handling) if plan is None else apply(state, plan, event, handling)
+            if plan is None:
+                effect = apply_outcome(state, event, handling)
+            else:
+                effect = apply(state, plan, event, handling, names)
             if resident.seen_s < unseen_s:
                 resident.seen_s = now_s
                 subjects += 1
@@ -106,7 +124,7 @@ def step_events(engine: Engine, residents: Mapping[str, Resident], decoded: Sequ
                         resident.urgent = True
                         urgent.append(resident)
                     denials += bool(effect & PENALTY) and _denies(state)
-            resident.kept.append((plan, event, handling))
+            resident.kept.append((plan, event, handling, names))
             if not resident.queued:
                 resident.queued = True
                 queued.append(resident)

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from penaltybox.processors.state import SubjectState
 
-Kept = tuple[Any, Any, Any]
-"""(plan of the engine, or None for an outcome; decision or outcome; mark of its handling)"""
+Kept = tuple[Any, Any, Any, Any]
+"""(plan of the engine, or None for an outcome; decision or outcome; its handling; names of a decision's subjects)"""
 
 
 class Resident:

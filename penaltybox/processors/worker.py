@@ -158,9 +158,14 @@ class Worker:
                 self._backlog.clear()
 
     async def _step_run(self, run: Run, epoch: int) -> bool:
-        """Step all of a run into the open cycle; False when it was called off, to be stepped again or not at all."""
+        """Step all of a run into the open cycle; False when it was called off, to be stepped again or not at all.
+
+        The states of a slice are read while the slice before it is stepped.
+        """
+        self._residents.age()
         records = run.records
         size = self._limits.slice
+        ready: list[Decoded] = []
         for start in range(0, len(records), size):
             await self._admission(epoch)
             if epoch != self._epoch:
@@ -169,15 +174,17 @@ class Worker:
                 self._engine, self._topics, run, records[start : start + size], self._wall_ms()
             )
             self._open.letters += letters
-            await self._load(decoded)
+            self._open.records += min(size, len(records) - start)
+            reading = self._read_missing(decoded)
+            await asyncio.sleep(0)  # sends the read
+            if ready and not self._step(ready):
+                await reading
+                return False
+            await reading
             if epoch != self._epoch or self.paused is not None:
                 return False
-            if not self._step(decoded):
-                return False
-            self._open.records += min(size, len(records) - start)
-            self._arm()
-            await asyncio.sleep(0)
-        if epoch != self._epoch or (self._backlog and self._backlog[0] is not run):
+            ready = decoded
+        if not self._step(ready):
             return False
         self._open.runs.append(run)
         self._arm()
@@ -189,20 +196,19 @@ class Worker:
             self._room.clear()
             await self._room.wait()
 
-    async def _load(self, decoded: list[Decoded]) -> None:
-        """Read the states that are not here, in one read."""
-        residents = self._residents
-        residents.age()
-        recall = residents.recall
-        missing = {subject for _, _, touched in decoded for subject, _ in touched if recall(subject) is None}
-        if not missing:
-            return
-        subjects = list(missing)
+    def _read_missing(self, decoded: list[Decoded]) -> Awaitable[None]:
+        """Begin to read the states that are not here, in one read; await the rest."""
+        recall = self._residents.recall
+        missing = {subject for event in decoded for subject, _ in event[3] if recall(subject) is None}
+        return asyncio.create_task(self._read(list(missing))) if missing else asyncio.sleep(0)
+
+    async def _read(self, subjects: list[str]) -> None:
         blobs = await self._patience.call(lambda: self._store.read(subjects))
         now_s = time.monotonic()
+        settle = self._residents.settle
         for subject, blob in zip(subjects, blobs, strict=True):
             state = SubjectState.fresh(subject) if blob is None else decode_state(blob)
-            residents.settle(subject, Resident(state, now_s))
+            settle(subject, Resident(state, now_s))
 
     def _step(self, decoded: list[Decoded]) -> bool:
         """Step a slice; False when that tripped the breaker: then all that is open was put back."""
@@ -217,6 +223,8 @@ class Worker:
             return False
         if self._urgent:
             self._work.set()
+        if stepped.queued:
+            self._arm()
         return True
 
     def _queue(self, resident: Resident) -> None:

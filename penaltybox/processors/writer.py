@@ -213,11 +213,11 @@ class Writer:
                 state.outbox = told
                 effect = CHANGED
         engine = self.engine
-        for plan, event, handling in events:
+        for plan, event, handling, names in events:
             if plan is None:
                 effect |= engine.apply_outcome(state, event, handling)
             else:
-                effect |= engine.apply(state, plan, event, handling)
+                effect |= engine.apply(state, plan, event, handling, names)
         resident.state = state
         resident.verified_s = now_s
         resident.sent = []
