@@ -1,79 +1,67 @@
-"""`penalties_pipeline`: decisions/s from Kafka through the engine into Redis, one worker process, default policy."""
+"""`penalties_pipeline`: decisions/s from Kafka through the engine into Redis, one worker process, default policy.
+
+Its peer, the raw limit, is aiokafka with msgspec decoding and nothing else, in the same run on the same topic.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.pipeline_process import run
 from benchmarks.stack import publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.events import Decision
 from penaltybox.contracts.topics import Topics
-from penaltybox.processors.announcements import kafka_sender
-from penaltybox.processors.app import Ending, run_app
-from penaltybox.processors.penalties import GC_THRESHOLD, make_engine, make_limits, penalties_app
-from penaltybox.processors.worker import Worker
-from penaltybox.sinks.connections import endpoint_of, open_link
-from penaltybox.sinks.redis_store import RedisSubjectStore
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
 
-WARM = 60_000
+WARM = 100_000
+COUNT = 500_000
 
 
-async def measure(settings: Settings, count: int) -> tuple[float, float]:
-    """Decisions/s, and CPU microseconds of this process per decision, over the last `count` of those published."""
-    store = RedisSubjectStore(open_link(endpoint_of(settings)), settings.redis_prefix)
-    sender = kafka_sender(settings)
-    worker = Worker(
-        make_engine(settings),
-        store,
-        sender,
-        Topics.named(settings.topic_prefix),
-        wall_ms=now_ms,
-        limits=make_limits(settings),
-    )
-    ending = Ending()
-    app = penalties_app(settings, worker, ending)
-    measured = asyncio.get_running_loop().create_future()
-
-    async def clock() -> None:
-        while worker.acknowledged < WARM:  # noqa: ASYNC110 - the worker is left as it runs in production
-            await asyncio.sleep(0.002)
-        done, wall, cpu = worker.acknowledged, time.perf_counter(), time.process_time()
-        while worker.acknowledged < WARM + count:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-        done = worker.acknowledged - done
-        measured.set_result((done / (time.perf_counter() - wall), (time.process_time() - cpu) / done * 1e6))
-        ending.request()
-
-    await store.join_generation()
-    await sender.start()
+async def raw_limit(settings: Settings, count: int) -> float:
+    """Records/s that aiokafka hands over and msgspec decodes."""
+    topic = Topics.named(settings.topic_prefix).decisions
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka, auto_offset_reset="earliest")
+    decode = msgspec.json.Decoder(Decision).decode
+    await consumer.start()
     try:
-        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), clock()])
-        return measured.result()
+        consumer.assign([TopicPartition(topic, number) for number in range(settings.kafka_partitions)])
+        done, start = 0, time.perf_counter()
+        while done < count:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                for record in records:
+                    decode(record.value)
+                done += len(records)
+        return done / (time.perf_counter() - start)
     finally:
-        await sender.stop()
-        await store.close()
+        await consumer.stop()
 
 
-async def main(mix: str, count: int) -> None:
-    """Publish, then measure with nothing else running."""
+async def pipeline(mix: str, count: int = COUNT) -> tuple[dict[str, float], float]:
+    """What the worker process measured on a fresh stack, and the raw limit."""
     async with stack() as settings:
-        await publish(settings, encoded(count + WARM, now_ms(), mix=mix))
-        gc.collect()
-        gc.freeze()
-        rate, cpu = await measure(settings, count)
-        report("penalties_pipeline" + ("" if mix == "uniform" else f"_{mix}"), rate, "decisions/s")
-        report("penalties_pipeline_cpu" + ("" if mix == "uniform" else f"_{mix}"), cpu, "us/decision")
+        await publish(settings, encoded(WARM + count, now_ms(), mix=mix))
+        raw = await raw_limit(settings, count)
+        return await run(settings, WARM, count), raw
+
+
+async def main(mixes: list[str], count: int) -> None:
+    """The uniform mix, then Zipf's."""
+    for mix in mixes:
+        name = "penalties_pipeline" if mix == "uniform" else f"penalties_pipeline_{mix}"
+        found, raw = await pipeline(mix, count)
+        report(name, found["rate"], "decisions/s", "aiokafka + msgspec decode alone", raw)
+        report(f"{name}_cpu", found["cpu_us"], "us/decision")
 
 
 if __name__ == "__main__":
-    gc.set_threshold(*GC_THRESHOLD)
-    asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else "uniform", int(sys.argv[2]) if len(sys.argv) > 2 else 300_000)
-    )
+    asyncio.run(main(sys.argv[1:2] or ["uniform", "zipf"], int(sys.argv[2]) if len(sys.argv) > 2 else COUNT))

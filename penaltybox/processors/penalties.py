@@ -118,7 +118,13 @@ def ending_by_signals() -> Ending:
     return ending
 
 
+def tune_collector() -> None:
+    """Set Python's garbage collector up for a process that holds many states. Once, at the process's edge."""
+    gc.set_threshold(*GC_THRESHOLD)
+    gc.freeze()
+
+
 def main(settings: Settings) -> None:
     """The role as a process of its own: returns after a stop in good order, raises after anything else."""
-    gc.set_threshold(*GC_THRESHOLD)
+    tune_collector()
     asyncio.run(run_penalties(settings))

@@ -1,0 +1,82 @@
+"""`engine`: decisions/s through decoding and stepping alone, default policy; its peer is msgspec's decoding alone."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.stack import report
+from benchmarks.workload import encoded
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.events import Decision
+from penaltybox.contracts.settings import Settings
+from penaltybox.contracts.topics import TOPICS
+from penaltybox.processors.cycle import Run
+from penaltybox.processors.intake import decode_run, step_events
+from penaltybox.processors.penalties import GC_THRESHOLD, make_engine
+from penaltybox.processors.residents import Resident
+from penaltybox.processors.state import SubjectState
+
+COUNT = 300_000
+SLICE = 1000
+ROUNDS = 3
+
+
+class Record(NamedTuple):
+    """A record as fetched."""
+
+    offset: int
+    timestamp: int
+    value: bytes
+
+
+class Fresh(dict[str, Resident]):
+    """Residents that are made when they are first asked for."""
+
+    def __missing__(self, subject: str) -> Resident:
+        resident = self[subject] = Resident(SubjectState.fresh(subject), time.monotonic())
+        return resident
+
+
+def stepping(records: list[Record]) -> float:
+    """Decisions/s of a fresh engine over fresh states."""
+    engine, residents = make_engine(Settings()), Fresh()
+    run = Run(TOPICS.decisions, 0, records, lambda: None)
+    start = time.perf_counter()
+    for first in range(0, len(records), SLICE):
+        decoded, _ = decode_run(engine, TOPICS, run, records[first : first + SLICE], now_ms())
+        stepped = step_events(engine, residents, decoded, time.monotonic())
+        for resident in stepped.queued:  # what a write would do to it
+            resident.kept = []
+            resident.queued = resident.dirty = resident.urgent = False
+            resident.state.outbox = []
+    return len(records) / (time.perf_counter() - start)
+
+
+def decoding(records: list[Record]) -> float:
+    """Decisions/s of msgspec alone: the raw limit."""
+    decode = msgspec.json.Decoder(Decision).decode
+    start = time.perf_counter()
+    for record in records:
+        decode(record.value)
+    return len(records) / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Best of three rounds, both ways in turns."""
+    gc.set_threshold(*GC_THRESHOLD)
+    for mix in ("uniform", "zipf"):
+        at = now_ms()
+        records = [Record(offset, at, value) for offset, (_, value) in enumerate(encoded(COUNT, at, mix=mix))]
+        gc.collect()
+        gc.freeze()
+        rates = [(stepping(records), decoding(records)) for _ in range(ROUNDS)]
+        value, peer = max(rate[0] for rate in rates), max(rate[1] for rate in rates)
+        report("engine" if mix == "uniform" else f"engine_{mix}", value, "decisions/s", "msgspec decode alone", peer)
+
+
+if __name__ == "__main__":
+    main()

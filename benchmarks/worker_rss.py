@@ -1,0 +1,63 @@
+"""`worker_rss_1m_mb`: memory of a worker process after a million subjects, and its rate on the usual mix then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from benchmarks.pipeline_process import run
+from benchmarks.stack import publish, report, stack
+from benchmarks.workload import encoded
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.events import Decision, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUBJECTS = 1_000_000
+COUNT = 300_000
+CHUNK = 20_000
+
+
+def strangers(count: int, at: int) -> Iterator[tuple[bytes, bytes]]:
+    """Denied claims, each by a user, a device and an address that nobody has seen: three subjects a decision."""
+    for number in range(count):
+        decision = Decision(
+            v=1,
+            id=f"01K3ZB5Q0W{number:016d}",
+            ts=at - (count - number) // 100,
+            source="checkout/edge-1",
+            scenario="coupon_claim",
+            action="deny",
+            reason="over_limit",
+            violated=("user:daily",),
+            subjects={
+                "user": f"s{number}",
+                "device": f"sd-{number}",
+                "ip": f"172.{16 + (number >> 16)}.{number >> 8 & 255}.{number & 255}",
+            },
+            attrs={"address": f"sa{number}"},
+        )
+        yield f"user:s{number}".encode(), encode(decision)
+
+
+async def main() -> None:
+    """Publish a million subjects and then the usual mix; measure over the mix."""
+    async with stack() as settings:
+        at = now_ms()
+        pending: list[tuple[bytes, bytes]] = []
+        count = -(-SUBJECTS // 3)
+        for message in strangers(count, at):
+            pending.append(message)
+            if len(pending) == CHUNK:
+                await publish(settings, pending)
+                pending = []
+        await publish(settings, pending)
+        await publish(settings, encoded(COUNT, now_ms()))
+        found = await run(settings, count, COUNT)
+    report("worker_rss_1m_mb", found["rss_mb"], "MB", "the bar", 600)
+    report("worker_rss_1m_rate", found["rate"], "decisions/s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
