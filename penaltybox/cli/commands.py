@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli import blocks, doctor, explain, ingest, pauses, roles, setup
+from penaltybox.cli import blocks, demo, doctor, explain, ingest, pauses, roles, setup
 from penaltybox.cli.console import AsJson, out, print_json
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 _TRY, _RUN, _LOOK = "Try", "Run", "Look and act"
 
+app.command("demo", rich_help_panel=_TRY)(demo.demo)
 app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)

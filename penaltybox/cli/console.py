@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.policy import Policy
 
-out = Console(highlight=False)
+_PIPED_WIDTH = 110
+out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH)
 err = Console(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

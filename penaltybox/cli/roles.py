@@ -19,6 +19,7 @@ from penaltybox.cli.setup import create_tables, create_topics
 from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from penaltybox.cli.fleet import Fleet
     from penaltybox.contracts.settings import Settings
     from penaltybox.embedded.stack import EmbeddedStack
 
@@ -88,7 +89,7 @@ async def _everything(values: Settings, data_dir: Path | None) -> None:
             await fleet.start()
             show_addresses(stack)
             out.print("Ctrl-C ends all of it.")
-            await _until(ending, fleet, stack)
+            await until_ended(ending, fleet, stack)
         finally:
             await fleet.stop()
 
@@ -106,11 +107,8 @@ def show_addresses(stack: EmbeddedStack) -> None:
     out.print(f"Data and logs: {stack.data_dir}", markup=False)
 
 
-async def _until(ending: asyncio.Event, fleet: object, stack: EmbeddedStack) -> None:
+async def until_ended(ending: asyncio.Event, fleet: Fleet, stack: EmbeddedStack) -> None:
     """Until a signal; raises when a server or a role has died."""
-    from penaltybox.cli.fleet import Fleet
-
-    assert isinstance(fleet, Fleet)  # noqa: S101 - for the type checker: imported late
     wish = asyncio.create_task(ending.wait())
     failure = asyncio.create_task(stack.wait_failed())
     try:

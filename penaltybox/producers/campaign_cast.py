@@ -62,7 +62,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     accounts_per_phone: int = 8
     scrapers: int = 25
     greedy: int = 50
-    stuffing_per_s: int = 15
+    stuffing_per_s: int = 10
     labelled: float = 0.4
 
 
@@ -229,5 +229,5 @@ class Cast:
         """Robots that fetch pages a little faster than an address may."""
         for number in range(self._sizes.scrapers):
             person = self._person("scrapers", {"ip": f"198.19.2.{number + 1}"}, legitimate=False)
-            start = self._random.random() * 120_000
-            yield from self._browse(person, start, self._length_ms, 380)
+            start = self._random.random() * self._length_ms * 0.6
+            yield from self._browse(person, start, start + 150_000, 380)
