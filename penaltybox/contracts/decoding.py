@@ -57,14 +57,16 @@ def decode_decisions(
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
     judged: list[tuple[Decision, list[Name]] | BadEvent] = []
     add = judged.append
-    names = canonicaliser.names
+    known = canonicaliser.known
     for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
         try:
             if decision.ts > broker_ms + AHEAD_MS:
                 _check_time(decision.ts, broker_ms)
             if decision.action in _JUDGED or decision.violated:
                 _check_reason(decision)
-            add((decision, names(decision.subjects)))
+            add((decision, [known[dimension][value] for dimension, value in decision.subjects.items()]))
+        except KeyError:
+            add(_named(decision, canonicaliser))
         except BadEvent as error:
             add(error)
     return judged
@@ -72,7 +74,13 @@ def decode_decisions(
 
 def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
     try:
-        decision = decode_decision(raw or b"", broker_ms, canonicaliser)
+        return _named(decode_decision(raw or b"", broker_ms, canonicaliser), canonicaliser)
+    except BadEvent as error:
+        return error
+
+
+def _named(decision: Decision, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
+    try:
         return decision, canonicaliser.names(decision.subjects)
     except BadEvent as error:
         return error

@@ -54,6 +54,12 @@ class Plan:
     shadows: tuple[Sight, ...]
     user: int
     """Where the established user stands who is evidence that this address is shared; -1 when there is none."""
+    quick: bool
+    """One distinct rule over a subject's values and nothing else: most decisions end in its quick look."""
+    value: int
+    """For the quick look: where the value stands."""
+    key: int
+    granule_ms: int
 
 
 class Sight(NamedTuple):
@@ -113,13 +119,20 @@ class Visibility:
 def _plan(on: str, seeing: list[Detection], decision: Decision, *, shared: bool) -> Plan:
     places = {dimension: place for place, dimension in enumerate(decision.subjects)}
     mine = [Sight(one, places.get(one.distinct, -1)) for one in seeing if one.rule.on == on]
+    rules = tuple(sight for sight in mine if not sight.detection.rule.shadow and decision.enforced)
+    shadows = tuple(sight for sight in mine if sight.detection.rule.shadow)
+    first = rules[0] if rules else None
     return Plan(
         dimension=on,
         parts=tuple(on.split("+")) if "+" in on else (),
         place=places.get(on, -1),
-        rules=tuple(sight for sight in mine if not sight.detection.rule.shadow and decision.enforced),
-        shadows=tuple(sight for sight in mine if sight.detection.rule.shadow),
+        rules=rules,
+        shadows=shadows,
         user=places["user"] if shared else -1,
+        quick=first is not None and first.place >= 0 and len(rules) == 1 and not shadows and not shared,
+        value=first.place if first else -1,
+        key=first.detection.key if first else 0,
+        granule_ms=first.detection.granule_ms if first else 0,
     )
 
 
