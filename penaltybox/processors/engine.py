@@ -116,6 +116,12 @@ class Engine:
             values = state.real.sets.get(plan.key)
             if values is not None and values.get(names[plan.value].hash, _NEVER) + plan.granule_ms > t:
                 return NOTHING
+        return self._look(state, plan, decision, names, t, handling)
+
+    def _look(
+        self, state: SubjectState, plan: Plan, decision: Decision, names: Sequence[Name], t: int, handling: Handling
+    ) -> int:
+        """The whole look: shared-IP evidence, the real ladder, the shadow ladders."""
         effect = self._shared(state, names[plan.user].hash, decision, t, handling) if plan.user >= 0 else NOTHING
         if plan.rules:
             if t < state.quiet_until:
