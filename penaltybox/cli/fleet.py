@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import PREFIX, Settings
 from penaltybox.embedded.process import GuardedProcess
+from penaltybox.processors.topic_log import end_offsets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -87,8 +88,9 @@ def _last_lines(path: Path) -> str:
 class GroupLag:
     """How many records of some topics a consumer group has not committed yet."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, looker: AIOKafkaConsumer, topics: Sequence[str]) -> None:
         self._consumer = consumer
+        self._looker = looker
         self._topics = topics
 
     async def records(self) -> int:
@@ -103,7 +105,7 @@ class GroupLag:
             for partition in self._consumer.partitions_for_topic(topic) or ()
         ]
         try:
-            ends = await self._consumer.end_offsets(partitions)
+            ends = await end_offsets(self._looker, partitions)
             committed = [await self._consumer.committed(partition) for partition in partitions]
         except KafkaError as error:
             raise StoreUnavailable(f"Kafka does not tell the group's offsets: {error}") from error
@@ -118,9 +120,12 @@ async def group_lag(settings: Settings, role: str, topics: Sequence[str]) -> Asy
     consumer = AIOKafkaConsumer(
         **kafka_options(settings), group_id=f"{settings.topic_prefix}-{role}", enable_auto_commit=False
     )
+    looker = AIOKafkaConsumer(**kafka_options(settings), enable_auto_commit=False)
     try:
         await consumer.start()
+        await looker.start()
         await consumer._client.fetch_all_metadata()  # noqa: SLF001 - asking for a topic by name may create it
-        yield GroupLag(consumer, topics)
+        yield GroupLag(consumer, looker, topics)
     finally:
         await consumer.stop()
+        await looker.stop()

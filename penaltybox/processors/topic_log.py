@@ -1,4 +1,8 @@
-"""A topic read from its beginning to where it ended when reading began: compacted or not, without a group."""
+"""A topic read from its beginning to where it ended when reading began: compacted or not, without a group.
+
+Where a partition ends is what a fetch tells (the high watermark): the embedded broker answers ListOffsets(latest) with
+the first offset of the last batch, and readers who believed that would miss the rest of it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from penaltybox.processors.broker import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from penaltybox.contracts.settings import Settings
 
@@ -35,8 +39,13 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Any]:
             return
         consumer.assign(list(ends))
         await consumer.seek_to_beginning(*ends)
+        beginning = set(ends)
         while ends:
-            for tp, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+            fetched = await consumer.getmany(timeout_ms=POLL_MS)
+            for tp in beginning & fetched.keys():
+                beginning.discard(tp)
+                ends[tp] = max(ends[tp], consumer.highwater(tp) or 0)
+            for tp, records in fetched.items():
                 for record in records:
                     if record.offset < ends.get(tp, 0):
                         yield record
@@ -44,6 +53,25 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Any]:
             ends = {tp: end for tp, end in ends.items() if await consumer.position(tp) < end}
     finally:
         await consumer.stop()
+
+
+async def end_offsets(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where partitions end, truly. The consumer must be without a group; its assignment changes.
+
+    Raises:
+        KafkaError: the broker cannot be reached.
+    """
+    ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
+    unsure = {tp for tp, end in ends.items() if end > 0}
+    consumer.assign(list(unsure))
+    for tp in unsure:
+        consumer.seek(tp, ends[tp] - 1)
+    while unsure:
+        await consumer.getmany(timeout_ms=POLL_MS)
+        for tp in [one for one in unsure if consumer.highwater(one) is not None]:
+            ends[tp] = max(ends[tp], consumer.highwater(tp))
+            unsure.discard(tp)
+    return ends
 
 
 async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> set[int]:

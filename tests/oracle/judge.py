@@ -36,6 +36,7 @@ class Oracle:
         self.canonicaliser = canonicaliser or Canonicaliser()
         self.people: dict[str, Person] = {}
         self.penalties: list[Penalty] = []
+        self._seen: tuple[Decision, Policy, list[tuple[Rule, str | None]]] | None = None
 
     # --- what comes in
 
@@ -72,16 +73,23 @@ class Oracle:
         self._share(person, decision, trigger)
         if trigger.t < person.grace_until:
             return
-        mine = [
-            rule
-            for rule in self.policy.rules
-            if sees(rule, decision) and subject_of(rule.on, decision, self.canonicaliser) == person.subject
-        ]
+        mine = [rule for rule, subject in self._seeing(decision) if subject == person.subject]
         self._look(Case(person, person.real, trigger), [rule for rule in mine if not rule.shadow], decision)
         for rule in mine:
             if rule.shadow:
                 track = person.shadows.setdefault(rule.key, Track(shadow=True))
                 self._look(Case(person, track, trigger), [rule], decision)
+
+    def _seeing(self, decision: Decision) -> list[tuple[Rule, str | None]]:
+        """Rules that see the decision, each with the subject it counts it for; remembered for the next subject."""
+        if self._seen is None or self._seen[0] is not decision or self._seen[1] is not self.policy:
+            found = [
+                (rule, subject_of(rule.on, decision, self.canonicaliser))
+                for rule in self.policy.rules
+                if sees(rule, decision)
+            ]
+            self._seen = (decision, self.policy, found)
+        return self._seen[2]
 
     def _share(self, person: Person, decision: Decision, trigger: Trigger) -> None:
         if self.policy.shared_ip is None or not person.subject.startswith("ip:"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from penaltybox.processors.topic_log import end_offsets
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -64,3 +65,16 @@ async def test_a_group_shares_partitions_and_keeps_its_offsets(broker: AnyBroker
         partition = next(iter(one.assignment()))
         await one.commit({partition: 7})
         assert await one.committed(partition) == 7
+
+
+async def test_a_fetch_tells_where_a_partition_ends(broker: AnyBroker, fresh_topic: FreshTopic) -> None:
+    """`end_offsets` of ours counts the last batch whole, which ListOffsets(latest) of the embedded broker doesn't."""
+    topic = await fresh_topic(partitions=2)
+    full, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=100) as producer:
+        for number in (1, 10, 5):
+            for sent in [await producer.send(topic, b"x", partition=0) for _ in range(number)]:
+                await sent
+    async with AIOKafkaConsumer(bootstrap_servers=broker.bootstrap) as consumer:
+        assert await end_offsets(consumer, [full, empty]) == {full: 16, empty: 0}
+        assert await end_offsets(consumer, [full, empty]) == {full: 16, empty: 0}

@@ -1,0 +1,167 @@
+"""Effectively once, on real servers: whatever dies whenever, states, blocks and penalties are the naive oracle's.
+
+All of a subject's events share a partition here. `PENALTYBOX_TEST_DECISIONS` is the number of decisions of each test
+(default 6,000; the issue's size is 200,000).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penaltybox.contracts.clock import now_ms
+from tests.stack.arena import Arena
+from tests.stack.households import decisions
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.stack.households import Placed
+
+NUMBER = int(os.environ.get("PENALTYBOX_TEST_DECISIONS", "6000"))
+OUTAGE_S = 30 if NUMBER >= 200_000 else 4
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+
+def parts(number: int) -> list[list[Placed]]:
+    """The workload in that many parts."""
+    placed = decisions(NUMBER, now_ms())
+    size = -(-len(placed) // number)
+    return [placed[start : start + size] for start in range(0, len(placed), size)]
+
+
+async def test_killed_at_ten_random_points(broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """One of two workers dies by SIGKILL ten times, each time with uncommitted work; nothing is lost or doubled."""
+    chance = random.Random(7)
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        workers = [await arena.start_worker(), await arena.start_worker()]
+        in_flight = []
+        for part in parts(10):
+            publishing = asyncio.create_task(arena.publish(part))
+            await asyncio.wait([publishing], timeout=chance.uniform(0, 0.3))
+            victim = chance.randrange(2)
+            await arena.kill(workers[victim])
+            in_flight.append(await arena.lag())
+            await publishing
+            workers[victim] = await arena.start_worker()
+        await arena.finished()
+        await arena.check(await arena.oracle())
+        assert all(in_flight), "a kill met no work in flight"
+
+
+@pytest.mark.parametrize("seam", ["after_redis_write", "after_produce", "before_ack", "before_commit"])
+async def test_killed_at_a_seam(seam: str, broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """A worker kills itself between two steps of its work, again and again, at a later time each time."""
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        for times, part in zip((1, 2, 3), parts(3), strict=True):
+            doomed = await arena.start_worker(f"{seam}:{times}")
+            await arena.publish(part)
+            await arena.died(doomed)
+        await arena.finished()
+        await arena.check(await arena.oracle())
+
+
+async def test_workers_join_and_leave(broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """A worker joins in the middle and leaves again in good order; partitions move, ladders go on."""
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        first, second, third = parts(3)
+        await arena.publish(first)
+        guest = await arena.start_worker()
+        await arena.publish(second)
+        await arena.stop(guest)
+        await arena.publish(third)
+        await arena.finished()
+        await arena.check(await arena.oracle())
+
+
+async def test_each_decision_delivered_twice(broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """A producer that sends everything twice, and a file ingested twice, punish nobody more."""
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.start_worker()
+        (placed,) = parts(1)
+        await arena.publish(placed, copies=2)
+        await arena.finished()
+        once = await arena.check(await arena.oracle())
+        await arena.publish(placed)
+        await arena.finished()
+        again = await arena.check(await arena.oracle())
+        assert again.penalties.keys() == once.penalties.keys()
+
+
+async def test_redis_away(broker: Any, private_redis: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """Redis stops for a while in the middle: workers stand still, acknowledge nothing, and go on."""
+    async with Arena(broker, private_redis, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.start_worker()
+        first, second = parts(2)
+        await arena.publish(first)
+        await asyncio.to_thread(private_redis.stop)
+        publishing = asyncio.create_task(arena.publish(second))
+        back = time.monotonic() + OUTAGE_S
+        await wait_until(lambda: time.monotonic() > back, OUTAGE_S + 5)
+        await publishing
+        assert await arena.lag() > 0
+        await asyncio.to_thread(private_redis.start)
+        await arena.finished()
+        await arena.check(await arena.oracle())
+
+
+async def test_redis_hangs(broker: Any, private_redis: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """Redis keeps its connections and answers nothing for a while; writes that it did or didn't see count once."""
+    async with Arena(broker, private_redis, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.start_worker()
+        first, second = parts(2)
+        publishing = asyncio.create_task(arena.publish(first))
+        await asyncio.wait([publishing], timeout=0.2)
+        private_redis.pause()
+        back = time.monotonic() + OUTAGE_S
+        await wait_until(lambda: time.monotonic() > back, OUTAGE_S + 5)
+        private_redis.resume()
+        await publishing
+        await arena.publish(second)
+        await arena.finished()
+        await arena.check(await arena.oracle())
+
+
+async def test_broker_hangs(private_broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """The broker answers nothing for longer than the session timeout; workers join again and go on."""
+    async with Arena(private_broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.start_worker()
+        first, second = parts(2)
+        await arena.publish(first)
+        private_broker.pause()
+        back = time.monotonic() + 4
+        await wait_until(lambda: time.monotonic() > back, 10)
+        private_broker.resume()
+        await arena.publish(second)
+        await arena.finished()
+        await arena.check(await arena.oracle())
+
+
+@pytest.mark.apache_kafka
+async def test_broker_restarts(private_broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> None:
+    """The broker is killed in the middle and comes back with what it had; workers go on or are started anew."""
+    async with Arena(private_broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.start_worker()
+        first, second = parts(2)
+        await arena.publish(first)
+        await asyncio.to_thread(private_broker.kill)
+        await asyncio.to_thread(private_broker.start)
+        await arena.publish(second)
+        while len(arena.workers) < 2 or not all(worker.running for worker in arena.workers):
+            arena.workers = [worker for worker in arena.workers if worker.running]
+            await arena.start_worker()
+        await arena.finished()
+        await arena.check(await arena.oracle())
