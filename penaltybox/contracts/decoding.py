@@ -72,6 +72,26 @@ def decode_decisions(
     return judged
 
 
+def decode_own_run(raws: Sequence[bytes | None], brokers_ms: Sequence[int]) -> list[Decision] | None:
+    """Many decisions at once, judged in all but their subjects: for those who name every subject anyway.
+
+    None when a record is not in the form that our own publishers send, or cannot be judged: `decode_decisions` then
+    says which.
+    """
+    decisions = _decode_run(raws)
+    if decisions is None:
+        return None
+    try:
+        for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
+            if decision.ts > broker_ms + AHEAD_MS:
+                return None
+            if decision.violated or decision.action in _JUDGED:
+                _check_reason(decision)
+    except BadEvent:
+        return None
+    return decisions
+
+
 def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
     try:
         return _named(decode_decision(raw or b"", broker_ms, canonicaliser), canonicaliser)

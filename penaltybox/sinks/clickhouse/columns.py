@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+from pyarrow import compute
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.ids import stable_id
-from penaltybox.contracts.subjects import Canonicaliser, canonical_ip, most_specific
+from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser, canonical_ip, most_specific
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,17 +27,12 @@ _INT64_MAX: Final = (1 << 63) - 1
 _LAST_MS: Final = 10_413_791_999_999
 """2299-12-31T23:59:59.999Z, the last instant of a DateTime64."""
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
-_MEMO: Final = 100_000
+_MEMO: Final = 200_000
 _PREFIX_V6: Final = 48
+_SAFE: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+_OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4: Final = rf"^(?:{_OCTET}\.){{3}}{_OCTET}$"
 _encode_json = msgspec.json.encode
-
-
-class Place(NamedTuple):
-    """Where rows come from: the topic's incarnation, the partition, and up to which offset all is stored with them."""
-
-    incarnation: str
-    partition: int
-    stored_through: int
 
 
 class Memo(dict[Any, Any]):
@@ -66,18 +62,37 @@ class ColumnBuilder:
         self._prefixes = Memo(ip_prefix)
         self._charged = Memo(charged_limit)
 
-    def _value_maker(self, dimension: str) -> Callable[[str], str]:
-        def value(raw: str) -> str:
-            return self._canonicaliser.subject(dimension, raw).split(":", 1)[1] if raw else ""
+    def _value_maker(self, dimension: str) -> Callable[[str | None], str | None]:
+        def value(raw: str | None) -> str | None:
+            return None if raw is None else self._canonicaliser.subject(dimension, raw).split(":", 1)[1]
 
         return value
 
+    def _own(self, dimension: str, subjects: Sequence[Mapping[str, str]]) -> pa.Array:
+        """The canonical values of a dimension that has a column of its own, null where there is none."""
+        values = [s.get(dimension) for s in subjects]
+        given = pa.array(values, pa.string())
+        if dimension == "ip" and dimension not in self._canonicaliser.hashed:
+            if _are_ipv4(given):
+                return given
+        elif _are_canonical(given):
+            return given
+        canonical = self._values[dimension]
+        return pa.array([canonical[value] for value in values], pa.string())
+
+    def _ip_prefix(self, ip: pa.Array) -> pa.Array:
+        if _are_ipv4(ip):
+            return compute.replace_substring_regex(ip, r"[0-9]+$", "0/24")
+        return pa.array([self._prefixes[value] for value in ip.to_pylist()], pa.string())
+
     def decisions(self, events: Sequence[Decision]) -> Columns:
-        """Columns of table `decisions`, without those of `place`."""
+        """Columns of table `decisions`, without those of `place`.
+
+        Raises:
+            BadEvent: a subject that has no canonical form, where subjects were not judged before.
+        """
         subjects = [e.subjects for e in events]
-        own = {
-            name: [self._values[name][value] for value in [s.get(name, "") for s in subjects]] for name in OWN_COLUMNS
-        }
+        own = {name: self._own(name, subjects) for name in OWN_COLUMNS}
         charged = [self._charged[e.violated] for e in events]
         return {
             "ts": _instants([e.ts for e in events]),
@@ -93,8 +108,8 @@ class ColumnBuilder:
             "subject": _texts(
                 [self._subject(d, e) if d else "" for (d, _), e in zip(charged, events, strict=True)],
             ),
-            **{name: _texts(values) for name, values in own.items()},
-            "ip_prefix": _texts([self._prefixes[ip] for ip in own["ip"]]),
+            **own,
+            "ip_prefix": self._ip_prefix(own["ip"]),
             "others": _maps(self._others(subjects)),
             "established": pa.array([e.established for e in events], pa.bool_()),
             "status": pa.array([e.status for e in events], pa.uint16()),
@@ -121,9 +136,8 @@ class ColumnBuilder:
             return ""
 
     def _others(self, subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-        nothing: dict[str, str] = {}
         if set().union(*subjects) <= set(OWN_COLUMNS):
-            return [nothing] * len(subjects)
+            return [{}] * len(subjects)
         subject = self._canonicaliser.subject
         return [
             {name: subject(name, value).split(":", 1)[1] for name, value in s.items() if name not in self._values}
@@ -181,16 +195,20 @@ class ColumnBuilder:
         }
 
 
-def place_columns(place: Place, offsets: Sequence[int], logged_ms: Sequence[int]) -> Columns:
+def place_columns(incarnation: str, partition: int, offsets: Sequence[int], logged_ms: Sequence[int]) -> Columns:
     """Columns that say where rows come from: one row per offset, with the broker's timestamp of each."""
     rows = len(offsets)
     return {
         "logged_at": _instants(logged_ms),
-        "incarnation": _repeated(place.incarnation, rows),
-        "kafka_partition": pa.repeat(pa.scalar(place.partition, pa.int32()), rows),
+        "incarnation": pa.repeat(pa.scalar(incarnation, pa.string()), rows),
+        "kafka_partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
         "kafka_offset": _integers(offsets),
-        "stored_through": pa.repeat(pa.scalar(place.stored_through, pa.int64()), rows),
     }
+
+
+def claim(rows: pa.Table, stored_through: int) -> pa.Table:
+    """The rows with the column that says how far their partition is stored when they are."""
+    return rows.append_column("stored_through", pa.repeat(pa.scalar(stored_through, pa.int64()), rows.num_rows))
 
 
 def charged_limit(violated: tuple[str, ...]) -> tuple[str, str]:
@@ -202,7 +220,7 @@ def charged_limit(violated: tuple[str, ...]) -> tuple[str, str]:
     return dimension, violated[names.index(dimension)]
 
 
-def ip_prefix(ip: str) -> str:
+def ip_prefix(ip: str | None) -> str:
     """The neighbourhood of a canonical address: /24 of IPv4, /48 of IPv6; '' of a hashed one."""
     if not ip:
         return ""
@@ -219,12 +237,23 @@ def storable(ts_ms: int) -> bool:
     return 0 <= ts_ms <= _LAST_MS
 
 
+def _are_canonical(values: pa.Array) -> bool:
+    """Whether values are canonical as they are: 1 to 128 safe characters each. One look at the bytes of all."""
+    lengths = compute.binary_length(values)
+    bounds = compute.min_max(lengths).as_py()
+    if bounds["min"] is None:
+        return True
+    text = memoryview(values.buffers()[2])[: compute.sum(lengths).as_py()]
+    return 1 <= bounds["min"] <= bounds["max"] <= MAX_VALUE_BYTES and not bytes(text).translate(None, _SAFE)
+
+
+def _are_ipv4(values: pa.Array) -> bool:
+    """Whether values are IPv4 addresses in canonical form (or null)."""
+    return compute.all(compute.match_substring_regex(values, _IPV4), min_count=0).as_py()  # type: ignore[no-any-return]
+
+
 def _texts(values: list[str]) -> pa.Array:
     return pa.array(values, pa.string())
-
-
-def _repeated(text: str, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
 def _instants(values: Iterable[int | None]) -> pa.Array:
@@ -247,6 +276,8 @@ def _lists(values: Sequence[Sequence[str]]) -> pa.Array:
 
 
 def _maps(values: Sequence[Mapping[str, str]]) -> pa.Array:
+    if not any(values):
+        return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(values) + 1), _texts([]), _texts([]))
     keys = list(chain.from_iterable(values))
     items = [item for value in values for item in value.values()]
     return pa.MapArray.from_arrays(_offsets(map(len, values)), _texts(keys), _texts(items))

@@ -12,15 +12,16 @@ months, only the insert that comes last claims the batch's end. So a crash betwe
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from penaltybox.sinks.clickhouse.columns import ColumnBuilder, Memo, Place, place_columns
-from penaltybox.sinks.clickhouse.records import Batch, Decoded, decode
+from penaltybox.contracts.errors import BadEvent
+from penaltybox.sinks.clickhouse.columns import ColumnBuilder, Memo, claim, place_columns
+from penaltybox.sinks.clickhouse.records import Batch, Decoded, decode, decode_fast
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Sequence
 
     from penaltybox.contracts.subjects import Canonicaliser
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from penaltybox.sinks.clickhouse.records import Record, Table
 
     Key = tuple[Table, str, int]
+    Month = tuple[int, int]
 
 _DAY_MS: Final = 86_400_000
+SLICE: Final = 2000
+"""Records decoded and turned into columns at a time: so many fit into a processor's cache."""
 _EPOCH: Final = dt.date(1970, 1, 1).toordinal()
 
 
@@ -70,21 +74,25 @@ class Writer:
         self._months = Memo(_month_of_day)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Drop what is stored, decode, cut by month, build columns.
+        """Drop what is stored, decode, cut by month, build columns; the batch has at least one record.
 
         Raises:
             StoreUnavailable: the watermark cannot be read; nothing changed, prepare it again.
         """
         fresh = self._unstored(batch)
-        decoded = decode(batch.table, fresh, self._canonicaliser)
-        groups = self._by_month(decoded)
-        parts = []
-        for number, group in enumerate(groups, 1):
-            last = number == len(groups)
-            through = batch.records[-1].offset if last else batch.records[0].offset - 1
-            parts.append(self._columns(batch, group, through))
-        self._next[_key(batch)] = batch.records[-1].offset + 1 if batch.records else 0
-        return Prepared(batch.table, parts, len(decoded.events), decoded.skipped, len(batch.records) - len(fresh))
+        skipped: Counter[str] = Counter()
+        months: dict[Month, list[pa.Table]] = {}
+        for start in range(0, len(fresh), SLICE):
+            decoded, tables = self._slice(batch, fresh[start : start + SLICE])
+            skipped.update(decoded.skipped)
+            for month, table in tables:
+                months.setdefault(month, []).append(table)
+        parts = [pa.concat_tables(tables).combine_chunks() for tables in months.values()]
+        before, end = batch.records[0].offset - 1, batch.records[-1].offset
+        parts = [claim(part, before) for part in parts[:-1]] + [claim(part, end) for part in parts[-1:]]
+        self._next[_key(batch)] = end + 1
+        rows = sum(part.num_rows for part in parts)
+        return Prepared(batch.table, parts, rows, skipped, len(batch.records) - len(fresh))
 
     def store(self, prepared: Prepared) -> None:
         """Insert a prepared batch; what was inserted leaves `parts`, so that a retry goes on where it failed.
@@ -95,11 +103,6 @@ class Writer:
         while prepared.parts:
             self._clickhouse.insert(prepared.table, prepared.parts[0])
             del prepared.parts[0]
-
-    def forget(self) -> None:
-        """Read watermarks anew: partitions were taken or given away."""
-        self._next.clear()
-        self._stored.clear()
 
     def watermark(self, table: Table, incarnation: str, partition: int) -> int:
         """The offset up to which everything of a partition is stored, -1 when nothing is.
@@ -117,8 +120,6 @@ class Writer:
 
     def _unstored(self, batch: Batch) -> Sequence[Record]:
         key = _key(batch)
-        if not batch.records:
-            return []
         if self._next.get(key) != batch.records[0].offset:  # not where we left off: assigned anew, or read again
             self._stored[key] = self.watermark(*key)
         through = self._stored[key]
@@ -126,23 +127,36 @@ class Writer:
             return batch.records
         return [record for record in batch.records if record.offset > through]
 
-    def _by_month(self, decoded: Decoded) -> list[Decoded]:
+    def _slice(self, batch: Batch, records: Sequence[Record]) -> tuple[Decoded, list[tuple[Month, pa.Table]]]:
+        """Some of a batch's records as rows by month."""
+        decoded = decode_fast(batch.table, records)
+        if decoded is not None:
+            try:
+                return decoded, self._tables(batch, decoded)
+            except BadEvent:
+                pass  # a subject that has no canonical form: find it
+        decoded = decode(batch.table, records, self._canonicaliser)
+        return decoded, self._tables(batch, decoded)
+
+    def _tables(self, batch: Batch, decoded: Decoded) -> list[tuple[Month, pa.Table]]:
+        return [(month, self._rows(batch, group)) for month, group in self._by_month(decoded)]
+
+    def _by_month(self, decoded: Decoded) -> list[tuple[Month, Decoded]]:
         days = [event.ts // _DAY_MS for event in decoded.events]
         if not days:
             return []
         months = self._months
         if months[min(days)] == months[max(days)]:
-            return [decoded]
-        groups: dict[tuple[int, int], Decoded] = {}
+            return [(months[days[0]], decoded)]
+        groups: dict[Month, Decoded] = {}
         for day, event, offset, logged_ms in zip(days, *decoded[:3], strict=True):
             group = groups.setdefault(months[day], Decoded([], [], [], decoded.skipped))
             group.events.append(event)
             group.offsets.append(offset)
             group.logged_ms.append(logged_ms)
-        return list(groups.values())
+        return list(groups.items())
 
-    def _columns(self, batch: Batch, decoded: Decoded, stored_through: int) -> pa.Table:
-        place = Place(batch.incarnation, batch.partition, stored_through)
+    def _rows(self, batch: Batch, decoded: Decoded) -> pa.Table:
         columns: dict[str, Any]
         match batch.table:
             case "decisions":
@@ -153,14 +167,15 @@ class Writer:
                 columns = self._builder.penalties(decoded.events)
             case "dead_letters":
                 columns = self._builder.dead_letters(decoded.events, batch.incarnation)
-        return pa.table({**columns, **place_columns(place, decoded.offsets, decoded.logged_ms)})
+        places = place_columns(batch.incarnation, batch.partition, decoded.offsets, decoded.logged_ms)
+        return pa.table({**columns, **places})
 
 
 def _key(batch: Batch) -> Key:
     return batch.table, batch.incarnation, batch.partition
 
 
-def _month_of_day(day: int) -> tuple[int, int]:
+def _month_of_day(day: int) -> Month:
     """Year and month (UTC) of a day since 1970: what PARTITION BY toYYYYMM cuts by."""
     date = dt.date.fromordinal(_EPOCH + day)
     return date.year, date.month

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from penaltybox.sinks.clickhouse.client import ClickHouse
 from penaltybox.sinks.clickhouse.columns import charged_limit, ip_prefix
 from penaltybox.sinks.clickhouse.migrations import applied, migrate, migrations
 from penaltybox.sinks.clickhouse.records import TABLES, Batch, decode
-from tests.sinks.clickhouse.worlds import T0_MS, Sent, batch, decision, denial, letter, outcome, penalty
+from tests.sinks.clickhouse.worlds import T0_MS, Sent, batch, decision, denial, letter, outcome, penalty, random_world
 
 if TYPE_CHECKING:
     from penaltybox.embedded.clickhouse_server import ClickHouseServer
@@ -131,6 +132,30 @@ def test_bad_records_are_counted_and_skipped(clickhouse: ClickHouse, writer: Wri
     writer.store(prepared)
     assert len(only(clickhouse, table)) == 1
     assert writer.watermark(table, "i1", 0) == len(values) - 1
+
+
+def test_one_bad_subject_in_a_run_of_our_own_form(clickhouse: ClickHouse, writer: Writer) -> None:
+    """A run in our publishers' form is decoded at once; a subject without a canonical form costs only its record."""
+    events = [decision(n) for n in range(50)]
+    events[20] = decision(20, subjects={"ip": "no address"})
+    events[30] = decision(30, subjects={"Bad Name": "x"})
+    events[40] = decision(40, subjects={"user": "", "device": "d1"})
+    prepared = writer.prepare(batch("decisions", list(events)))
+    assert (prepared.rows, set(prepared.skipped)) == (47, {"bad_ip", "bad_dimension", "empty_subject"})
+    writer.store(prepared)
+    kept = [event.id for number, event in enumerate(events) if number not in {20, 30, 40}]
+    assert [row["id"] for row in only(clickhouse, "decisions")] == kept
+
+
+@pytest.mark.parametrize("own", [{"user": "plain-1", "ip": "10.0.0.1"}, {"user": "a@b", "ip": "2001:db8::1"}, {}])
+def test_both_ways_of_decoding_agree(writer: Writer, own: dict[str, str]) -> None:
+    """Decoded at once or one by one, values that are canonical and those that are not give the same columns."""
+    world = random_world(5, requests=200)
+    events = [msgspec.structs.replace(event, subjects={**event.subjects, **own}) for event in world.decisions]
+    at_once = writer.prepare(batch("decisions", list(events)))
+    records = batch("decisions", list(events)).records
+    spaced = [Sent(record.offset, record.timestamp, (record.value or b"") + b" ") for record in records]
+    assert at_once.parts == writer.prepare(Batch("decisions", "i1", 0, spaced)).parts
 
 
 @given(
