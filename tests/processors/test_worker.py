@@ -389,7 +389,10 @@ def test_any_cutting_into_runs_and_any_redelivery_equals_one_pass(
     events: list[tuple[int, int, int]], slice_size: int, run_size: int, twice: bool
 ) -> None:
     """States, penalties and their order equal the engine's, one event after the other, however the input is cut."""
-    decisions = [denial(n, user=f"u{user}", at=T0 + minutes * MINUTE) for user, n, minutes in events]
+    minute_of: dict[int, int] = {}  # an id names one event, which happened once
+    decisions = [
+        denial(n, user=f"u{user}", at=T0 + minute_of.setdefault(n, minutes) * MINUTE) for user, n, minutes in events
+    ]
     ideal = Drive(Rig().policy)
     for decision in decisions:
         ideal.judge(decision, T0 + 500 * MINUTE)
