@@ -31,6 +31,7 @@ TICK_S = 0.01
 SECONDS = 20
 FARMS_A_TICK = 0.4
 WARM_S = 5
+PATIENCE_S = 60
 
 
 def farm(number: int) -> list[tuple[bytes, bytes]]:
@@ -109,7 +110,10 @@ async def main() -> None:
         load = Load(settings)
         await asyncio.sleep(WARM_S)  # joining the group
         await load.run(SECONDS)
-        await asyncio.sleep(2)
+        for _ in range(PATIENCE_S * 10):
+            if load.sent.keys() <= seen.keys():
+                break
+            await asyncio.sleep(0.1)
         worker.terminate()
         await worker.wait()
         listening.cancel()

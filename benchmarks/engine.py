@@ -50,7 +50,7 @@ def stepping(records: list[Record]) -> float:
         decoded, _ = decode_run(engine, TOPICS, run, records[first : first + SLICE], now_ms())
         stepped = step_events(engine, residents, decoded, time.monotonic())
         for resident in stepped.queued:  # what a write would do to it
-            resident.kept = []
+            resident.kept = ()
             resident.queued = resident.dirty = resident.urgent = False
             resident.state.outbox = []
     return len(records) / (time.perf_counter() - start)

@@ -88,7 +88,7 @@ def _outcomes(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
             yield error
 
 
-def step_events(  # noqa: C901 - the hot loop: a call for each branch would cost more than it explains
+def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
     engine: Engine, residents: Mapping[str, Resident], decoded: Sequence[Decoded], now_s: float
 ) -> Stepped:
     """Step events into the states of their subjects, which are all in `residents`.
@@ -124,7 +124,10 @@ def step_events(  # noqa: C901 - the hot loop: a call for each branch would cost
                         resident.urgent = True
                         urgent.append(resident)
                     denials += bool(effect & PENALTY) and _denies(state)
-            resident.kept.append((plan, event, handling, names))
+            if resident.kept:
+                resident.kept.append((plan, event, handling, names))
+            else:
+                resident.kept = [(plan, event, handling, names)]
             if not resident.queued:
                 resident.queued = True
                 queued.append(resident)

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 Kept = tuple[Any, Any, Any, Any]
 """(plan of the engine, or None for an outcome; decision or outcome; its handling; names of a decision's subjects)"""
 
+NONE: frozenset[str] = frozenset()
+
 
 class Resident:
-    """One subject's state here, and what is still open about it.
+    """One subject's state here, and what is still open about it. There are hundreds of thousands: it owns little.
 
     Attributes:
         state: stepped in place; its number and nonce are those last read or written.
@@ -45,13 +47,13 @@ class Resident:
     def __init__(self, state: SubjectState, verified_s: float) -> None:
         self.state = state
         self.verified_s = verified_s
-        self.kept: list[Kept] = []
-        self.sent: list[Kept] = []
+        self.kept: list[Kept] | tuple[()] = ()
+        self.sent: list[Kept] | tuple[()] = ()
         self.dirty = False
         self.queued = False
         self.urgent = False
         self.remark = False
-        self.confirmed: set[str] = set()
+        self.confirmed: frozenset[str] = NONE
         self.seen_s = -1e9
 
     @property

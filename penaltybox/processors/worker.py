@@ -262,7 +262,7 @@ class Worker:
             cycle.dropped = True
             for resident in cycle.residents:
                 resident.queued = resident.dirty = resident.urgent = False
-                resident.kept = []
+                resident.kept = ()
         self._open, self._closed = Cycle(), Cycle()
         self._urgent = []
         self._residents.clear()

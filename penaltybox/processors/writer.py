@@ -14,7 +14,7 @@ from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.processors.announcements import ladder_message, penalty_messages
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY
 from penaltybox.processors.remedies import marks_of
-from penaltybox.processors.residents import Resident
+from penaltybox.processors.residents import NONE, Resident
 from penaltybox.processors.state import (
     blob_version,
     decode_state,
@@ -150,7 +150,7 @@ class Writer:
                 bool(state.outbox),
             )
             resident.sent = resident.kept
-            resident.kept = []
+            resident.kept = ()
             resident.dirty = resident.remark = resident.urgent = False
             sent.append(Sent(resident, write, nonce, len(state.outbox), ladder))
         return sent
@@ -164,17 +164,16 @@ class Writer:
                 state.number = result.number
                 state.nonce = one.nonce
                 resident.verified_s = now_s
-                resident.sent = []
-                if resident.confirmed:
-                    resident.confirmed = set()
-                if not resident.dirty and resident.kept:
-                    resident.kept = []  # they changed nothing, and what they met is what is stored now
+                resident.sent = ()
+                resident.confirmed = NONE
+                if not resident.dirty:
+                    resident.kept = ()  # they changed nothing, and what they met is what is stored now
                 if one.outbox or one.write.marks is not None:
                     news.append(_news(one, result.number))
             elif type(result) is Rewound:
                 # Less is stored than was read: everything is written anew, whatever is beside it too.
-                resident.kept = resident.sent + resident.kept
-                resident.sent = []
+                resident.kept = [*resident.sent, *resident.kept]
+                resident.sent = ()
                 resident.dirty = resident.remark = True
                 todo.append(resident)
             elif type(result) is Lost:
@@ -193,7 +192,7 @@ class Writer:
             if (None if blob is None else blob_version(blob)) == here:
                 resident.verified_s = now_s
                 if not resident.dirty:
-                    del resident.kept[:count]
+                    resident.kept = list(resident.kept[count:])
             elif blob is not None and blob_version(blob)[0] >= state.read_number:
                 self.step_again(resident, blob, now_s)
                 todo.append(resident)
@@ -204,7 +203,7 @@ class Writer:
 
     def step_again(self, resident: Resident, blob: bytes, now_s: float) -> None:
         """Take the stored state and step everything that is open about the subject again."""
-        events = resident.sent + resident.kept
+        events = [*resident.sent, *resident.kept]
         state = decode_state(blob)
         effect = 0
         if resident.confirmed:
@@ -220,10 +219,10 @@ class Writer:
                 effect |= engine.apply(state, plan, event, handling, names)
         resident.state = state
         resident.verified_s = now_s
-        resident.sent = []
+        resident.sent = ()
         resident.dirty = bool(effect & (CHANGED | PENALTY | MARKS))
         resident.remark = bool(effect & (PENALTY | MARKS))
-        resident.kept = events if resident.dirty else []
+        resident.kept = events if resident.dirty else ()
 
     async def _tell(self, news: list[News]) -> None:
         messages = []
