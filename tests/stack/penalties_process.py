@@ -49,7 +49,7 @@ def keep_journal(path: Path) -> None:
 
     def noting(self: Writer, sent: list[Sent], results: Sequence[WriteResult], news: list[News], todo: Any) -> None:
         lines = [
-            msgspec.json.encode([one.write.subject, result.number, [event.id for _, event, _ in one.resident.sent]])
+            msgspec.json.encode([one.write.subject, result.number, [event.id for _, event, *_ in one.resident.sent]])
             for one, result in zip(sent, results, strict=True)
             if type(result) is Written
         ]
