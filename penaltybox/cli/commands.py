@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli import blocks, demo, doctor, explain, ingest, pauses, roles, setup
+from penaltybox.cli import blocks, demo, doctor, explain, ingest, pauses, restore, roles, setup
 from penaltybox.cli.console import AsJson, out, print_json
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
+app.command("restore", rich_help_panel=_RUN)(restore.restore)
 app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)
 app.command("explain", rich_help_panel=_LOOK)(explain.explain)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penaltybox.cli.console import out, settings
+from penaltybox.cli.console import err, out, settings
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.events import Control, encode
+from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from penaltybox.contracts.settings import Settings
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
 Actor = Annotated[str, typer.Option(help="Who does it; else the login name.", show_default=False)]
@@ -33,31 +37,33 @@ def pause(
     """
     if not reason.strip():
         raise ConfigurationError("reason: got nothing, wanted a sentence for whoever finds the pause")
-    who = actor or _login()
-    asyncio.run(_on_store(lambda store: store.pause(reason, who, now_ms())))
+    values, who = settings(), actor or actor_name()
+    asyncio.run(_on_store(values, lambda store: store.pause(reason, who, now_ms())))
     out.print(f"Paused by {who}: {reason}. `penaltybox resume` goes on.", markup=False)
+    _record(values, "pause", reason, who)
 
 
-def resume() -> None:
+def resume(*, actor: Actor = "") -> None:
     """End a pause: workers go on where they stopped.
 
     What waited is judged late, if it waited for longer than the policy's `late_after`: such steps are never permanent.
     """
-    before: list[str | None] = []
+    values, before = settings(), [""]
 
     async def end(store: RedisSubjectStore) -> None:
-        before.append(await store.pause_reason())
+        before[0] = await store.pause_reason() or ""
         await store.resume()
 
-    asyncio.run(_on_store(end))
+    asyncio.run(_on_store(values, end))
     out.print(f"Resumed; it was paused: {before[0]}" if before[0] else "It was not paused.", markup=False)
+    if before[0]:
+        _record(values, "resume", before[0], actor or actor_name())
 
 
-async def _on_store(act: Callable[[RedisSubjectStore], Awaitable[None]]) -> None:
+async def _on_store(values: Settings, act: Callable[[RedisSubjectStore], Awaitable[None]]) -> None:
     from penaltybox.sinks.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
-    values = settings()
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
     try:
         await act(store)
@@ -65,7 +71,33 @@ async def _on_store(act: Callable[[RedisSubjectStore], Awaitable[None]]) -> None
         await store.close()
 
 
-def _login() -> str:
+def _record(values: Settings, kind: Literal["pause", "resume"], reason: str, actor: str) -> None:
+    """Tells the control topic, so that a restore puts the pause back. It is in force without that too."""
+    try:
+        asyncio.run(_send(values, kind, reason, actor))
+    except StoreUnavailable as error:
+        err.print(f"Not recorded in the control topic: {error}", markup=False)
+
+
+async def _send(values: Settings, kind: Literal["pause", "resume"], reason: str, actor: str) -> None:
+    from aiokafka.errors import KafkaError
+
+    from penaltybox.processors.announcements import Message, kafka_sender
+
+    at_ms = now_ms()
+    control = Control(id=ulid(at_ms), ts=at_ms, key="pause", kind=kind, actor=actor, reason=reason)
+    sender = kafka_sender(values)
+    try:
+        await sender.start()
+        await sender.send([Message(Topics.named(values.topic_prefix).control, b"pause", encode(control))])
+    except (KafkaError, OSError) as error:
+        raise StoreUnavailable(f"Kafka at {values.kafka} does not answer: {error}") from error
+    finally:
+        await sender.stop()
+
+
+def actor_name() -> str:
+    """The login name of whoever runs the command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

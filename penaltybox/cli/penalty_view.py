@@ -12,6 +12,7 @@ from penaltybox.cli.offline import rung_label
 from penaltybox.contracts.events import Penalty
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
+from penaltybox.processors.topic_log import end_offsets
 from penaltybox.producers.limiter import Listed
 from penaltybox.producers.publisher import kafka_options
 
@@ -31,6 +32,7 @@ class PenaltyView:
         self._partitions = settings.kafka_partitions
         self._canonical = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions).subject
         self._consumer: AIOKafkaConsumer | None = None
+        self._looker: AIOKafkaConsumer | None = None
         self._denied: dict[str, int | None] = {}
         self._challenged: dict[str, int | None] = {}
         self.by_rung: Counter[str] = Counter()
@@ -40,20 +42,23 @@ class PenaltyView:
     async def start(self) -> None:
         """Connects; follows from the topic's beginning."""
         self._consumer = AIOKafkaConsumer(**self._options, auto_offset_reset="earliest", enable_auto_commit=False)
+        self._looker = AIOKafkaConsumer(**self._options, enable_auto_commit=False)
         await self._consumer.start()
+        await self._looker.start()
         self._consumer.assign([TopicPartition(self._topic, partition) for partition in range(self._partitions)])
 
     async def stop(self) -> None:
         """Disconnects."""
-        if self._consumer is not None:
-            await self._consumer.stop()
+        for consumer in (self._consumer, self._looker):
+            if consumer is not None:
+                await consumer.stop()
 
     async def catch_up(self) -> None:
         """Takes in all that is in the topic now."""
-        consumer = self._consumer
-        if consumer is None:
+        consumer, looker = self._consumer, self._looker
+        if consumer is None or looker is None:
             return
-        ends = await consumer.end_offsets(consumer.assignment())
+        ends = await end_offsets(looker, list(consumer.assignment()))
         while any([await consumer.position(partition) < end for partition, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=100)).values():
                 for record in records:

@@ -1,0 +1,64 @@
+"""`penaltybox restore`: an empty Redis gets back what the topics remember."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penaltybox.cli.console import AsJson, out, print_json, settings
+from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.contracts.clock import now_ms
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.restore import Restored
+
+
+def restore(
+    reason: Annotated[str, typer.Argument(help="Why; the control topic keeps it.")] = "Redis was wiped or swapped",
+    *,
+    actor: Actor = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put pause, ladders, blocks and challenges back into Redis, from the topics control and ladders.
+
+    To be run when Redis was wiped or swapped: the workers stand still then, and go on when it is done. What Redis has
+    already, and newer, stays. Counters within their windows are lost; ladders, blocks, trust and grace are not.
+
+        penaltybox restore "the failover lost its disk"
+    """
+    values = settings()
+    if not yes:
+        typer.confirm(
+            f"Restore {values.redis_prefix}:* at the Redis of the settings, and begin a new generation?", abort=True
+        )
+    done = asyncio.run(_restore(values, actor or actor_name(), reason))
+    if as_json:
+        print_json(done._asdict())
+        return
+    out.print(f"{done.ladders:,} subjects are back, {done.blocked:,} of them blocked or challenged now.")
+    if done.kept:
+        out.print(f"Of {done.kept:,} subjects Redis had something newer, which stays.")
+    if done.paused:
+        out.print(f"New blocks are paused, as before: {done.paused}. `penaltybox resume` goes on.", markup=False)
+    out.print(f"Generation {done.generation}; workers go on within seconds.")
+
+
+async def _restore(values: Settings, actor: str, reason: str) -> Restored:
+    from penaltybox.processors.announcements import kafka_sender
+    from penaltybox.processors.penalties import make_engine
+    from penaltybox.processors.restore import restore as put_back
+    from penaltybox.sinks.connections import endpoint_of, open_link
+    from penaltybox.sinks.redis_store import RedisSubjectStore
+
+    store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
+    sender = kafka_sender(values)
+    try:
+        await sender.start()
+        return await put_back(values, store, sender, make_engine(values), now_ms(), actor=actor, reason=reason)
+    finally:
+        await sender.stop()
+        await store.close()
