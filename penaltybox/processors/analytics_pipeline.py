@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     Attributes:
         rows: an insert has at least as many, unless its oldest record has lingered.
         linger_s: how long a record waits for company.
-        held: records in memory and not stored; taking runs waits behind it.
+        held: records in memory and not stored, larger ones counted by the KiB; taking runs waits behind it.
         first_retry_s, longest_retry_s: backoff while ClickHouse or the broker is away.
     """
 
@@ -49,6 +49,11 @@ class Limits(NamedTuple):
     held: int = 100_000
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
+
+
+def weight(run: Run) -> int:
+    """What a run counts towards `Limits.held`: its records, or its KiB if they are more."""
+    return max(len(run.records), sum([len(record.value or b"") for record in run.records]) >> 10)
 
 
 class Lane:
@@ -146,7 +151,7 @@ class Pipeline:
             await self._room.wait()
         lane = self._lanes.setdefault((run.topic, run.partition), Lane(run.topic, run.partition))
         lane.add(run, asyncio.get_running_loop().time())
-        self._held += len(run.records)
+        self._held += weight(run)
         self._work.set()
 
     async def prepare_batches(self) -> None:
@@ -170,7 +175,7 @@ class Pipeline:
             self._seam("before_ack")
             for run in runs:
                 run.ack()
-                self._held -= len(run.records)
+                self._held -= weight(run)
                 self.acknowledged += len(run.records)
             self._room.set()
 
