@@ -113,8 +113,11 @@ def _show_now(one: Explanation) -> None:
 
 def _show_standing(one: Explanation) -> None:
     """What is remembered of the subject beside a block: ladder, trust, risk, exemptions."""
+    if one.last_rung != "none":
+        ended = one.last_ends is not None and one.last_ends <= now_ms()
+        out.print(f"  last rung {one.last_rung}, which {'ended' if ended else 'ends'} {instant(one.last_ends)}")
     if one.last_step_at:
-        out.print(f"  last rung {one.last_rung}, step at {instant(one.last_step_at)}, ends {instant(one.last_ends)}")
+        out.print(f"  decisions up to {instant(one.last_step_at)} are history: they count no more")
     if one.established or one.quota_percent != 100:  # noqa: PLR2004 - percent
         out.print(f"  trusted: {'established, ' if one.established else ''}quota {one.quota_percent} %")
     if one.established_users:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from asyncio import CancelledError
 
 from penaltybox.contracts.errors import PenaltyboxError
 
@@ -24,7 +25,7 @@ def run() -> None:
     except PenaltyboxError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledError):
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:  # `penaltybox blocks | head`
         sys.stderr.close()
