@@ -116,7 +116,7 @@ def _decode_run(raws: Sequence[bytes | None]) -> list[Decision] | None:
         return None
     try:
         decisions = _decode_lines(lines)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return decisions if len(decisions) == len(given) and _encode_lines(decisions) == lines else None
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penaltybox.contracts.decoding import decode_decision, decode_outcome
+from penaltybox.contracts.decoding import decode_decision, decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import AHEAD_MS, MAX_RECORD_BYTES, Decision, Outcome, encode
 from penaltybox.contracts.subjects import Canonicaliser
@@ -60,6 +60,17 @@ def test_every_malformed_record_is_refused_for_its_reason(entry: dict[str, str])
     assert caught.value.reason == entry["reason"]
     assert caught.value.detail
     assert len(caught.value.detail) < 400
+
+
+@pytest.mark.parametrize("entry", BAD, ids=lambda entry: entry["why"])
+def test_in_a_run_it_costs_only_itself(entry: dict[str, str]) -> None:
+    """A run with a malformed record in the middle is judged record by record, with the same reason."""
+    good = encode(decide(json.dumps(GOOD).encode()))
+    first, bad, last = decode_decisions([good, raw_of(entry), good], [BROKER_MS] * 3, Canonicaliser())
+    assert isinstance(bad, BadEvent)
+    assert bad.reason == entry["reason"]
+    assert not isinstance(first, BadEvent)
+    assert not isinstance(last, BadEvent)
 
 
 def test_the_example_of_the_documentation_is_a_decision() -> None:

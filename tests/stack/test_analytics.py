@@ -174,6 +174,33 @@ async def process(settings: Settings, fatal: int) -> AsyncIterator[asyncio.subpr
         await started.wait()
 
 
+async def test_a_worker_that_joins_and_one_that_leaves(settings: Settings, clickhouse: ClickHouse) -> None:
+    """Across two rebalances under load each decision is one row, and everything is committed."""
+    topic = Topics.named(settings.topic_prefix).decisions
+    total = 6000
+
+    async def feeding() -> None:
+        for start in range(0, total, 100):
+            await publish(settings, topic, [encode(mixed_months(n)) for n in range(start, start + 100)])
+            await asyncio.sleep(0.1)
+
+    feeder = asyncio.create_task(feeding())
+    async with running(settings):
+        await wait_until(lambda: is_more(clickhouse, 0), deadline_s=30)
+        async with process(settings, 0) as second:
+            await feeder
+            await wait_until(lambda: is_count(clickhouse, "decisions", total), deadline_s=60)
+            second.terminate()
+            assert await asyncio.wait_for(second.wait(), 30) == 0
+        await publish(settings, topic, [encode(mixed_months(n)) for n in range(total, total + 100)])
+        await wait_until(lambda: is_count(clickhouse, "decisions", total + 100), deadline_s=60)
+    assert await committed(settings, topic) == total + 100
+
+
+async def is_more(clickhouse: ClickHouse, number: int) -> bool:
+    return await count(clickhouse) > number
+
+
 async def test_clickhouse_down_is_waited_out(settings: Settings, private_clickhouse: Any) -> None:
     """While ClickHouse is away nothing is acknowledged; when it is back everything is stored, each decision once."""
     settings = msgspec.structs.replace(settings, clickhouse_url=private_clickhouse.url)

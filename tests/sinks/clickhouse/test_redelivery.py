@@ -167,6 +167,13 @@ def test_a_crash_between_two_months_skips_nothing(clickhouse: ClickHouse, writer
     assert clickhouse.rows("SELECT count() AS n FROM decisions FINAL")[0]["n"] == 100
 
 
+def test_old_events_stay(clickhouse: ClickHouse, writer: Writer) -> None:
+    """Rows expire by the time they were stored: a log of 2015 survives its merges."""
+    writer.store(writer.prepare(batch("decisions", [decision(n, ts=1_431_857_103_000 + n) for n in range(5)])))
+    clickhouse.command("OPTIMIZE TABLE decisions FINAL")
+    assert clickhouse.rows("SELECT count() AS n FROM decisions FINAL")[0]["n"] == 5
+
+
 def test_one_insert_is_one_part(clickhouse: ClickHouse, writer: Writer) -> None:
     """A whole batch of one month becomes one part: stored in full or not at all."""
     clickhouse.command("SYSTEM STOP MERGES decisions")

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.events import encode
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.sinks.clickhouse.client import ClickHouse
 from penaltybox.sinks.clickhouse.columns import charged_limit, ip_prefix
 from penaltybox.sinks.clickhouse.migrations import applied, migrate, migrations
 from penaltybox.sinks.clickhouse.records import TABLES, Batch, decode
+from tests.contracts.test_decoding import BAD as CORPUS
+from tests.contracts.test_decoding import BROKER_MS, raw_of
 from tests.sinks.clickhouse.worlds import T0_MS, Sent, batch, decision, denial, letter, outcome, penalty, random_world
 
 if TYPE_CHECKING:
@@ -145,6 +148,16 @@ def test_one_bad_subject_in_a_run_of_our_own_form(clickhouse: ClickHouse, writer
     writer.store(prepared)
     kept = [event.id for number, event in enumerate(events) if number not in {20, 30, 40}]
     assert [row["id"] for row in only(clickhouse, "decisions")] == kept
+
+
+def test_the_corpus_of_bad_records_costs_only_itself(writer: Writer) -> None:
+    """Between two good records each malformed one of the corpus is skipped for its reason; the good ones are kept."""
+    first, last = (Sent(n, BROKER_MS, encode(decision(n))) for n in (0, 2))
+    for start, entry in enumerate(CORPUS):
+        three = (first, Sent(1, BROKER_MS, raw_of(entry)), last)
+        records = [record._replace(offset=10 * start + record.offset) for record in three]
+        prepared = writer.prepare(Batch("decisions", "i1", 0, records))
+        assert (prepared.rows, dict(prepared.skipped)) == (2, {entry["reason"]: 1}), entry["why"]
 
 
 @pytest.mark.parametrize("own", [{"user": "plain-1", "ip": "10.0.0.1"}, {"user": "a@b", "ip": "2001:db8::1"}, {}])
