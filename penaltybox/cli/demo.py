@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path  # noqa: TC003 - typer reads the annotation
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -76,7 +77,7 @@ async def _demo(
     say = err if as_json else out
     say.print("Starting broker (Tansu), Valkey and ClickHouse's engine on this machine …")
     async with EmbeddedStack(data_dir) as stack:
-        here = stack.applied_to(values)
+        here = msgspec.structs.replace(stack.applied_to(values), hashed_dimensions=())
         await create_topics(here)
         await asyncio.to_thread(create_tables, here)
         fleet = Fleet(here, ["penalties"] * workers + ["analytics"], stack.data_dir / "logs")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import PREFIX, Settings
 from penaltybox.embedded.process import GuardedProcess
 from penaltybox.processors.topic_log import end_offsets
@@ -88,10 +88,12 @@ def _last_lines(path: Path) -> str:
 class GroupLag:
     """How many records of some topics a consumer group has not committed yet."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, looker: AIOKafkaConsumer, topics: Sequence[str]) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, looker: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
+    ) -> None:
         self._consumer = consumer
         self._looker = looker
-        self._topics = topics
+        self._partitions = partitions
 
     async def records(self) -> int:
         """The lag now; every record counts for a group that has committed nothing.
@@ -99,11 +101,7 @@ class GroupLag:
         Raises:
             StoreUnavailable: the broker does not answer.
         """
-        partitions = [
-            TopicPartition(topic, partition)
-            for topic in self._topics
-            for partition in self._consumer.partitions_for_topic(topic) or ()
-        ]
+        partitions = self._partitions
         try:
             ends = await end_offsets(self._looker, partitions)
             committed = [await self._consumer.committed(partition) for partition in partitions]
@@ -124,8 +122,16 @@ async def group_lag(settings: Settings, role: str, topics: Sequence[str]) -> Asy
     try:
         await consumer.start()
         await looker.start()
-        await consumer._client.fetch_all_metadata()  # noqa: SLF001 - asking for a topic by name may create it
-        yield GroupLag(consumer, looker, topics)
+        cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001 - to ask for a name may create the topic
+        partitions = {topic: cluster.partitions_for_topic(topic) or () for topic in topics}
+        missing = [topic for topic, numbers in partitions.items() if not numbers]
+        if missing:
+            raise ConfigurationError(
+                f"Kafka at {settings.kafka} has no topic {missing[0]}; run `penaltybox setup` once"
+            )
+        yield GroupLag(
+            consumer, looker, [TopicPartition(topic, number) for topic in topics for number in partitions[topic]]
+        )
     finally:
         await consumer.stop()
         await looker.stop()

@@ -21,6 +21,7 @@ from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers import ingest as logs
 from penaltybox.producers.combined import CombinedLog
 from penaltybox.producers.limiter import Limiter
+from penaltybox.producers.pseudonyms import Pseudonyms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,7 +84,7 @@ def combined(
     policy = policy_of(policy_file, values)
     scenarios = logs.ScenarioMap(dict(_pair(text) for text in mapping or ()), scenario)
     _check_scenarios(policy, {scenario, *(_pair(text)[1] for text in mapping or ())})
-    canonicaliser = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
+    canonicaliser = Canonicaliser(values.ipv6_prefix)
     limiter = Limiter(policy.limits, source=source, canonicaliser=canonicaliser)
     with _source(log, seekable=bool(shift)) as stream, _progress(stream, as_json or dry_run) as report:
         shift_ms = 0
@@ -100,7 +101,7 @@ def combined(
         )
         lines = logs.read_lines(stream)
         if dry_run:
-            _print_decisions(task, lines)
+            _print_decisions(task, lines, values)
         elif offline:
             summary = _judge(task, lines, policy, canonicaliser)
         else:
@@ -161,9 +162,10 @@ def _size(stream: IO[bytes]) -> int | None:
     return Path(name).stat().st_size if isinstance(name, str) and Path(name).is_file() else None
 
 
-def _print_decisions(task: logs.LogIngest, lines: Iterator[logs.Line]) -> None:
+def _print_decisions(task: logs.LogIngest, lines: Iterator[logs.Line], values: Settings) -> None:
+    pseudonyms = Pseudonyms(values)
     for decision in task.decisions(lines):
-        sys.stdout.buffer.write(encode(decision) + b"\n")
+        sys.stdout.buffer.write(encode(pseudonyms.applied(decision)) + b"\n")
     sys.stdout.buffer.flush()
 
 

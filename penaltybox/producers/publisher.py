@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-import msgspec
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -20,11 +19,11 @@ from aiokafka.errors import (
 
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
-from penaltybox.contracts.subjects import Canonicaliser, hash_value
+from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics, record_key
+from penaltybox.producers.pseudonyms import Pseudonyms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
     from penaltybox.contracts.settings import Settings
@@ -100,8 +99,7 @@ class Publisher:
         }
         self._topics = Topics.named(settings.topic_prefix)
         self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
-        self._hash_key = settings.hash_key.encode()
-        self._ipv6_prefix = settings.ipv6_prefix
+        self._pseudonyms = Pseudonyms(settings)
         self._max_in_flight = max_in_flight
         self._producer: AIOKafkaProducer | None = None
         self._in_flight = 0
@@ -143,8 +141,7 @@ class Publisher:
             raise PenaltyboxError("publisher: send before start")
         if self._failure is not None:
             raise self._failure
-        if self._canonicaliser.hashed:
-            record = msgspec.structs.replace(record, subjects=self._hashed(record.subjects))
+        record = self._pseudonyms.applied(record)
         key = record_key(record.subjects, self._canonicaliser)
         value = encode(record)
         if len(value) > MAX_RECORD_BYTES:
@@ -199,13 +196,6 @@ class Publisher:
         elif self._failure is None:
             self._failure = self._sentence(error)
         self._room.set()
-
-    def _hashed(self, subjects: Mapping[str, str]) -> dict[str, str]:
-        hashed = self._canonicaliser.hashed
-        return {
-            dimension: hash_value(self._hash_key, dimension, value, self._ipv6_prefix) if dimension in hashed else value
-            for dimension, value in subjects.items()
-        }
 
     def _sentence(self, error: BaseException, topic: str = "") -> PenaltyboxError:
         """What went wrong, whose it is to mend, and what to do."""

@@ -16,7 +16,7 @@ from penaltybox.cli.commands import app
 from penaltybox.cli.console import instant, left
 from penaltybox.contracts.decoding import decode_decision
 from penaltybox.contracts.errors import PenaltyboxError
-from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.contracts.subjects import Canonicaliser, hash_value
 
 ROOT = Path(__file__).parent.parent.parent
 LOG = ROOT / "tests" / "data" / "apache_access.log"
@@ -100,6 +100,16 @@ def test_compressed_and_shifted(tmp_path: Path) -> None:
         times = [json.loads(line)["ts"] for line in lines]
         assert times == sorted(times)
         assert times[-1] > 1_700_000_000_000
+
+
+def test_hashed_dimensions_leave_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hash key no address is printed or published, and a host name is still no address."""
+    monkeypatch.setenv("PENALTYBOX_HASHED_DIMENSIONS", "ip")
+    monkeypatch.setenv("PENALTYBOX_HASH_KEY", "k")
+    line = b'%s - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 12\n'
+    piped = call("ingest", "combined", "-", "--dry-run", given=line % b"192.0.2.7" + line % b"evil.example")
+    (decision,) = [json.loads(text) for text in piped.splitlines()]
+    assert decision["subjects"] == {"ip": hash_value(b"k", "ip", "192.0.2.7")}
 
 
 @pytest.mark.parametrize(
