@@ -249,7 +249,8 @@ class Pipeline:
         try:
             return await operation()
         except StoreUnavailable as error:
-            log.warning("Analytics wait, nothing is acknowledged: %s", error)
+            told = str(error)
+        log.warning("Analytics wait, nothing is acknowledged: %s", told)
         self._outages += 1
         delay_s = self._limits.first_retry_s
         try:
@@ -259,7 +260,9 @@ class Pipeline:
                 try:
                     result = await operation()
                 except StoreUnavailable as error:
-                    log.debug("Still waiting: %s", error)
+                    if str(error) != told:
+                        told = str(error)
+                        log.warning("Analytics still wait: %s", told)
                 else:
                     log.warning("Analytics go on")
                     return result

@@ -108,8 +108,8 @@ class ColumnBuilder:
             "subject": _texts(
                 [self._subject(d, e) if d else "" for (d, _), e in zip(charged, events, strict=True)],
             ),
-            **own,
-            "ip_prefix": self._ip_prefix(own["ip"]),
+            **{name: values.fill_null("") for name, values in own.items()},
+            "ip_prefix": self._ip_prefix(own["ip"]).fill_null(""),
             "others": _maps(self._others(subjects)),
             "established": pa.array([e.established for e in events], pa.bool_()),
             "status": pa.array([e.status for e in events], pa.uint16()),

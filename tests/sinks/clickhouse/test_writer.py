@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -217,6 +218,18 @@ def test_migrations_are_applied_once(clickhouse_server: ClickHouseServer, fresh_
     (row,) = clickhouse.rows("SELECT weight FROM label_weights FINAL WHERE label = 'payment_ok'")
     assert row["weight"] == 0.5
     clickhouse.close()
+
+
+def test_workers_that_start_together_migrate_once(clickhouse_server: ClickHouseServer, fresh_database: str) -> None:
+    """Four at the same time on an empty database: nobody fails, everything is there once."""
+    connections = [ClickHouse(clickhouse_server.url, fresh_database) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(migrate, connections))
+    (row,) = connections[0].rows("SELECT count() AS labels FROM label_weights FINAL")
+    assert row["labels"] == 8
+    assert applied(connections[0]) == {migration.version for migration in migrations()}
+    for connection in connections:
+        connection.close()
 
 
 def test_a_database_without_tables_says_what_to_do(clickhouse_server: ClickHouseServer) -> None:
