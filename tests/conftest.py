@@ -19,10 +19,11 @@ from tests.servers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LEFT_OUT = pytest.StashKey[list[str]]()
+TOLD = pytest.StashKey[list[str]]()
 
 __all__ = [
     "broker",
@@ -60,6 +61,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """What this run could not check, and why."""
     for nodeid in config.stash.get(LEFT_OUT, []):
         terminalreporter.write_line(f"NOT CHECKED: {nodeid}: needs Apache Kafka (make test-kafka)")
+    for sentence in config.stash.get(TOLD, []):
+        terminalreporter.write_line(sentence)
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """`tell(sentence)` puts a sentence about this test into the run's summary: figures, and what was not checked."""
+    told = request.config.stash.setdefault(TOLD, [])
+    return lambda sentence: told.append(f"{request.node.name}: {sentence}")
 
 
 @pytest.fixture(scope="session")

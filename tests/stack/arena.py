@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -14,10 +15,9 @@ from aiokafka import AIOKafkaProducer
 from penaltybox.cli.fleet import group_lag
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.decoding import decode_decision
-from penaltybox.contracts.events import Decision, Ladder, Penalty, encode
+from penaltybox.contracts.events import Ladder, Penalty, encode
 from penaltybox.contracts.policy_file import load_policy
 from penaltybox.contracts.settings import Settings
-from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
 from penaltybox.embedded.process import GuardedProcess
 from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
@@ -30,7 +30,7 @@ from tests.stack.households import POLICY
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 
     from tests.oracle.person import Person
     from tests.stack.households import Placed
@@ -86,8 +86,8 @@ class Arena:
 
     # --- workers
 
-    async def start_worker(self, death: str = "-", *, journal: bool = False) -> GuardedProcess:
-        """One more worker, when it has got partitions; `death` is SEAM:N."""
+    async def start_worker(self, death: str = "-", *, journal: bool = False, wait: bool = True) -> GuardedProcess:
+        """One more worker, when (with `wait`) it has got partitions; `death` is SEAM:N."""
         self._names += 1
         sign = self.folder / f"sign-{self._names}"
         script = Path(__file__).with_name("penalties_process.py")
@@ -108,7 +108,8 @@ class Arena:
             assert worker.running or death != "-", self.log_of(worker)
             return sign.exists() or not worker.running
 
-        await wait_until(at_work, PATIENCE_S, "partitions for the new worker")
+        if wait:
+            await wait_until(at_work, PATIENCE_S, "partitions for the new worker")
         return worker
 
     async def kill(self, worker: GuardedProcess) -> None:
@@ -120,6 +121,11 @@ class Arena:
         await asyncio.to_thread(worker.stop)
         self.workers.remove(worker)
         assert worker.exit_code == 0, self.log_of(worker)
+
+    async def alive_until(self, worker: GuardedProcess, deadline_s: float) -> None:
+        """Wait until the worker has died, or for so long."""
+        until = time.monotonic() + deadline_s
+        await wait_until(lambda: not worker.running or time.monotonic() > until, deadline_s + 5)
 
     async def died(self, worker: GuardedProcess) -> None:
         """Wait until the worker has killed itself at its seam."""
@@ -178,6 +184,18 @@ class Arena:
             oracle.judge(decode_decision(raw, broker_ms, oracle.canonicaliser), broker_ms)
         return oracle
 
+    async def keys(self) -> list[bytes]:
+        """All keys under the prefix."""
+        found: list[bytes] = []
+        cursor = b"0"
+        while True:
+            ((cursor, keys),) = await self.store.link.exchange(
+                [("SCAN", cursor, "MATCH", f"{self.settings.redis_prefix}:{{*", "COUNT", "1000")]
+            )
+            found += keys
+            if cursor == b"0":
+                return found
+
     async def found(self, subjects: Sequence[str]) -> Found:
         """What the workers left of these subjects."""
         states, blocks = {}, {}
@@ -210,11 +228,10 @@ class Arena:
                     newest[ladder.subject] = ladder
         return newest
 
-    async def check(self, oracle: Oracle, *, counters: bool = True) -> Found:
+    async def check(self, oracle: Oracle, leave_out: Collection[str] = ()) -> Found:
         """States, blocks and penalties are the oracle's; every stored ladder was told."""
-        found = await self.found(list(oracle.people))
-        at_ms = now_ms()
-        differences = list(compare(oracle, found, at_ms, counters=counters))
+        found = await self.found([subject for subject in oracle.people if subject not in leave_out])
+        differences = list(compare(oracle, found, now_ms(), leave_out))
         newest = await self.ladders()
         for subject, state in found.states.items():
             record = ladder_record(state)
@@ -226,22 +243,24 @@ class Arena:
         return found
 
 
-def compare(oracle: Oracle, found: Found, at_ms: int, *, counters: bool) -> Iterator[str]:
+def compare(oracle: Oracle, found: Found, at_ms: int, leave_out: Collection[str] = ()) -> Iterator[str]:
     """Sentences about everything in which they differ."""
     expected: dict[str, list[Penalty]] = defaultdict(list)
     for penalty in oracle.penalties:
         expected[penalty.subject].append(penalty)
-    for subject in sorted(expected.keys() | found.penalties.keys()):
+    for subject in sorted((expected.keys() | found.penalties.keys()) - set(leave_out)):
         theirs = [brief(one) for one in found.penalties.get(subject, [])]
         ours = [brief(one) for one in expected.get(subject, [])]
         if ladders_of(theirs) != ladders_of(ours):
             yield f"{subject}: penalties {theirs}, wanted {ours}"
     for subject, person in oracle.people.items():
-        state = found.states.get(subject, SubjectState.fresh(subject))
-        yield from compare_ladder(person, state)
-        if counters and counted_by_engine(state) != counted_by_oracle(oracle, subject):
-            yield f"{subject}: counts {counted_by_engine(state)}, wanted {counted_by_oracle(oracle, subject)}"
-        yield from compare_block(person, found.blocks.get(subject), at_ms)
+        if subject not in leave_out:
+            state = found.states.get(subject, SubjectState.fresh(subject))
+            yield from compare_ladder(person, state)
+            here, there = counted_by_engine(state), counted_by_oracle(oracle, subject)
+            if here != there:
+                yield f"{subject}: counts {here}, wanted {there}"
+            yield from compare_block(person, found.blocks.get(subject), at_ms)
 
 
 def compare_ladder(person: Person, state: SubjectState) -> Iterator[str]:
@@ -303,11 +322,3 @@ def counted_by_oracle(oracle: Oracle, subject: str) -> dict[int, Any]:
                 del kept[0]
             found[key] = kept
     return found
-
-
-def judged(decisions: Iterable[Decision], broker_ms: int, arena: Arena) -> Oracle:
-    """The oracle over these decisions."""
-    oracle = Oracle(arena.policy, Canonicaliser())
-    for decision in decisions:
-        oracle.judge(decision, broker_ms)
-    return oracle

@@ -1,0 +1,87 @@
+"""Subjects whose events come through several partitions and workers, in an order that no one fixes.
+
+What is promised then: no rung skipped, nothing lost, nothing twice, always released; and what came out is what the
+oracle makes of each subject's events in the order in which its writes succeeded (every worker keeps a journal of them).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penaltybox.contracts.clock import now_ms
+from tests.oracle.judge import Oracle
+from tests.stack.arena import Arena, Found
+from tests.stack.test_effectively_once import parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.stack.households import Placed
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+RUNGS = ["none", "warn", "5m", "1h", "permanent"]
+
+
+def journal_of(arena: Arena) -> dict[str, list[str]]:
+    """Of each subject the ids of its events, in the order in which the writes that hold them succeeded."""
+    writes: dict[str, list[tuple[int, list[str]]]] = defaultdict(list)
+    for path in arena.journals:
+        for line in path.read_bytes().splitlines():
+            subject, number, ids = msgspec.json.decode(line)
+            writes[subject].append((number, ids))
+    return {subject: [one for _, ids in sorted(lines) for one in ids] for subject, lines in writes.items()}
+
+
+def writers_of(arena: Arena) -> dict[str, set[Path]]:
+    """Which workers wrote a subject."""
+    writers: dict[str, set[Path]] = defaultdict(set)
+    for path in arena.journals:
+        for line in path.read_bytes().splitlines():
+            writers[msgspec.json.decode(line)[0]].add(path)
+    return writers
+
+
+def replayed(arena: Arena, placed: list[Placed]) -> Oracle:
+    """The oracle over the recorded order of writes."""
+    events = {decision.id: decision for _, decision in placed}
+    oracle = Oracle(arena.policy)
+    for subject, ids in journal_of(arena).items():
+        for one in ids:
+            oracle.apply(subject, events[one], now_ms())
+    return oracle
+
+
+def check_invariants(found: Found) -> None:
+    """No rung skipped by a step, each ladder a chain, nothing without an end but permanent."""
+    for subject, told in found.penalties.items():
+        real = sorted((one for one in told if not one.shadow), key=lambda one: one.seq)
+        for one in real:
+            assert one.until is not None or (one.to, one.action) == ("permanent", "deny"), subject
+            if one.rule in {"user_abuse", "device_burst", "ip_route"}:
+                assert RUNGS.index(one.to) <= RUNGS.index(one.from_) + 1, subject
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+async def test_spread_over_partitions(
+    workers: int, broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    """Workers step the same subjects at the same time; every lost race is stepped again, nothing counts twice."""
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        for _ in range(workers):
+            await arena.start_worker(journal=True)
+        (placed,) = parts(1)
+        await arena.publish(placed, spread=True)
+        await arena.finished()
+        found = await arena.check(replayed(arena, placed))
+        check_invariants(found)
+        writers = writers_of(arena)
+        contested = sum(len(names) > 1 for names in writers.values())
+        assert contested > 0, "no subject was written by two workers"
+        tell(
+            f"{len(writers)} subjects, {contested} written by several workers; penalties sent twice: {found.told_twice}"
+        )
