@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,20 +49,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of what only Apache Kafka has are not in a run without it; the summary says so."""
-    if config.getoption("--kafka"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("apache_kafka")]
+    """Tests of what only Apache Kafka has, or of programs that are missing, are not in the run; the summary says so."""
+    left_out = {item: why for item in items if (why := _missing(config, item))}
     if left_out:
         items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-        config.stash[LEFT_OUT] = [item.nodeid for item in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+        config.stash[LEFT_OUT] = [f"{item.nodeid}: {why}" for item, why in left_out.items()]
+
+
+def _missing(config: pytest.Config, item: pytest.Item) -> str:
+    """What a test needs and this run lacks. In CI nothing may lack: the test is run, and fails."""
+    if item.get_closest_marker("apache_kafka") and not config.getoption("--kafka"):
+        return "needs Apache Kafka (make test-kafka)"
+    wanted = [name for mark in item.iter_markers("programs") for name in mark.args]
+    missing = [name for name in wanted if shutil.which(name) is None]
+    return f"needs {', '.join(missing)}" if missing and os.environ.get("CI") != "true" else ""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What this run could not check, and why."""
-    for nodeid in config.stash.get(LEFT_OUT, []):
-        terminalreporter.write_line(f"NOT CHECKED: {nodeid}: needs Apache Kafka (make test-kafka)")
+    for sentence in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(f"NOT CHECKED: {sentence}")
     for sentence in config.stash.get(TOLD, []):
         terminalreporter.write_line(sentence)
 
