@@ -20,7 +20,7 @@ comma := ,
 PURE_FILES := $(subst $(space),$(comma),$(foreach name,$(PURE),penaltybox/processors/$(name).py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka check lint format types imports coverage wheel kafka-if-possible bench lock clean
+.PHONY: help setup demo test test-kafka check lint format types imports coverage wheel kafka-if-possible bench docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -86,6 +86,11 @@ bench: $(INSTALLED) ## benchmarks as JSON lines; ONLY=name[,name] picks
 format: $(INSTALLED) ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subjects, commands, decisions
+	$(BIN)/python -m penaltybox.contracts.schemas
+	$(BIN)/python -m tests.contracts.subject_vectors
+	$(BIN)/python -m tests.docs.generated_pages
 
 lock: ## renew requirements.lock (needs uv)
 	uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
