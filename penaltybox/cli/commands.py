@@ -15,14 +15,14 @@ app = typer.Typer(
     name="penaltybox",
     help=(
         "Turns the decisions of any rate limiter into penalties: warn, 5m, 1h, permanent.\n\n"
-        "Try it:  [bold]penaltybox demo[/bold]   (everything on this machine, nothing to install beside)\n\n"
-        "Run it:  [bold]penaltybox setup[/bold], then [bold]penaltybox run[/bold], against your Kafka, Redis and "
+        "Try it:  **penaltybox demo**   (everything on this machine, nothing to install beside)\n\n"
+        "Run it:  **penaltybox setup**, then **penaltybox run**, against your Kafka, Redis and "
         "ClickHouse (PENALTYBOX_KAFKA, PENALTYBOX_REDIS_URL, PENALTYBOX_CLICKHOUSE_URL, also from .env); "
-        "[bold]penaltybox doctor[/bold] says what is missing."
+        "**penaltybox doctor** says what is missing."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     add_completion=False,
 )
 _TRY, _RUN, _LOOK = "Try", "Run", "Look and act"

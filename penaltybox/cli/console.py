@@ -28,7 +28,11 @@ err = Console(stderr=True, highlight=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PolicyFile = Annotated[
     Path | None,
-    typer.Option("--policy", help="The policy file; else PENALTYBOX_POLICY, else the default.", show_default=False),
+    typer.Option(
+        "--policy",
+        help="The policy file, or default or access-log (they come with it); else PENALTYBOX_POLICY, else default.",
+        show_default=False,
+    ),
 ]
 
 
@@ -37,9 +41,16 @@ def settings() -> Settings:
     return read_settings(os.environ, Path(".env"))
 
 
+def policy_path(path: Path | None, values: Settings) -> Path:
+    """The file of the policy that a command works with; a bare name is that of one that comes with the package."""
+    chosen = path or (Path(values.policy) if values.policy else default_policy_path())
+    shipped = default_policy_path().with_name(f"{chosen.name}.yaml")
+    return shipped if chosen.name == str(chosen) and not chosen.exists() and shipped.exists() else chosen
+
+
 def policy_of(path: Path | None, values: Settings) -> Policy:
     """The policy that a command works with."""
-    return load_policy(path or values.policy or default_policy_path())
+    return load_policy(policy_path(path, values))
 
 
 def print_json(document: Any) -> None:

@@ -129,7 +129,7 @@ def _log(offline: Summary) -> RenderableType:
     blocked = ", ".join(total.subject for total in offline.top[:3])
     return (
         "[bold]The real log[/bold]: none of its 1,753 addresses exceeds the default 120 requests a minute.\n"
-        "  With policies/access-log.yaml (60 a minute), in the log's own time:\n"
+        "  With --policy access-log (60 a minute), in the log's own time:\n"
         f"  {offline.over_limit} requests over the limit, {offline.penalties} blocks of five minutes ({blocked}),\n"
         f"  {offline.stopped} requests stopped by them."
     )

@@ -70,7 +70,7 @@ def combined(
 
     What limiter and penalties would have done to last week's traffic, with nothing deployed:
 
-        penaltybox ingest combined access.log --offline --policy policies/access-log.yaml
+        penaltybox ingest combined access.log --offline --policy access-log
 
     Into your Kafka, as if it had just happened:
 

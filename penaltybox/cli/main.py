@@ -21,7 +21,7 @@ def run() -> None:
         sys.exit(f"The command line needs {error.name}: pip install 'penaltybox[worker]' (or [embedded], for the demo)")
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' own complaints: we say it in a sentence
     try:
-        app()
+        app(prog_name="penaltybox")
     except PenaltyboxError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)

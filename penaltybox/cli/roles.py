@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penaltybox.cli.console import PolicyFile, out, policy_of, settings
+from penaltybox.cli.console import PolicyFile, out, policy_of, policy_path, settings
 from penaltybox.cli.setup import create_tables, create_topics
 from penaltybox.contracts.errors import ConfigurationError
 
@@ -59,8 +59,8 @@ def run(
         penaltybox run --embedded --data-dir ./data
     """
     values = settings()
-    if policy_file is not None:
-        values = msgspec.structs.replace(values, policy=str(policy_file))
+    if policy_file is not None or values.policy:
+        values = msgspec.structs.replace(values, policy=str(policy_path(policy_file, values)))
     policy_of(None, values)
     if embedded == (role is not None):
         raise ConfigurationError("run: wanted a role (penalties or analytics), or --embedded for everything")

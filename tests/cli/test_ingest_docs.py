@@ -25,7 +25,6 @@ COMMANDS = [
 def test_commands_of_the_page_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command of the page runs on the real log; those that publish are run with --dry-run instead."""
     shutil.copyfile(ROOT / "tests" / "data" / "apache_access.log", tmp_path / "access.log")
-    shutil.copytree(ROOT / "policies", tmp_path / "policies")
     monkeypatch.chdir(tmp_path)
     program, *arguments = shlex.split(line)
     assert program == "penaltybox"
