@@ -24,6 +24,7 @@ import msgspec
 
 from penaltybox.contracts.events import Command, Decision, Outcome, Penalty
 from penaltybox.contracts.policy_file import load_policy
+from penaltybox.contracts.subjects import Canonicaliser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,17 @@ class Delivery:
     policy: Policy
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of decisions.jsonl as it is read aloud: what happens, from when to when."""
+
+    first_ms: int
+    last_ms: int
+    words: str
+    subjects: frozenset[str]
+    """Values and subjects that it names."""
+
+
 @dataclass
 class Scenario:
     """A folder that was read."""
@@ -54,6 +66,7 @@ class Scenario:
     title: str
     deliveries: list[Delivery] = field(default_factory=list)
     expected: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
 
 def read_scenario(folder: Path) -> Scenario:
@@ -63,12 +76,53 @@ def read_scenario(folder: Path) -> Scenario:
     for number, line in enumerate(_lines(folder / "decisions.jsonl"), 1):
         if line.keys() == {"policy"}:
             policy = load_policy(folder / line["policy"])
+            scenario.lines.append(_remark(scenario, f"the policy becomes {line['policy']}"))
         elif line.keys() == {"again"}:
             scenario.deliveries += list(scenario.deliveries)
+            scenario.lines.append(_remark(scenario, "all of the above is delivered once more"))
         else:
-            scenario.deliveries += _expand(number, line, policy)
+            words = _words(line)
+            new = list(_expand(number, line, policy))
+            times = [min(one.event.ts, one.broker_ms) for one in new]
+            scenario.deliveries += new
+            scenario.lines.append(Line(times[0], times[-1], words, _named(new)))
     scenario.expected = list(_lines(folder / "expected.jsonl"))
     return scenario
+
+
+def _remark(scenario: Scenario, words: str) -> Line:
+    at_ms = scenario.lines[-1].last_ms
+    return Line(at_ms, at_ms, words, frozenset())
+
+
+def _named(deliveries: list[Delivery]) -> frozenset[str]:
+    found: set[str] = set()
+    for delivery in deliveries:
+        event = delivery.event
+        if isinstance(event, Command):
+            found.add(event.subject)
+        else:
+            found |= {Canonicaliser().subject(*pair) for pair in event.subjects.items()}
+    return frozenset(found)
+
+
+def _words(line: dict[str, Any]) -> str:
+    times = f"{line['times']} × " if line.get("times", 1) > 1 else ""
+    if "verb" in line:
+        options = [f"{name}={line[name]}" for name in ("level", "keep_level", "grace_ms", "for_ms") if name in line]
+        return " ".join(["by hand:", line["verb"], *options])
+    if "label" in line:
+        return f"{times}outcome {line['label']}"
+    parts = [line["action"], line.get("reason", ""), " ".join(line.get("violated", []))]
+    if line.get("count", 1) > 1:
+        parts.append(f"(stands for {line['count']})")
+    if line.get("established"):
+        parts.append("(established)")
+    if line.get("enforced") is False:
+        parts.append("(dry run)")
+    if "handled" in line:
+        parts.append(f"(handled {line['handled']} later)")
+    return times + " ".join(filter(None, parts))
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
