@@ -107,7 +107,7 @@ def _named(deliveries: list[Delivery]) -> frozenset[str]:
 
 
 def _words(line: dict[str, Any]) -> str:
-    times = f"{line['times']} × " if line.get("times", 1) > 1 else ""
+    times = f"{line['times']} x " if line.get("times", 1) > 1 else ""
     if "verb" in line:
         options = [f"{name}={line[name]}" for name in ("level", "keep_level", "grace_ms", "for_ms") if name in line]
         return " ".join(["by hand:", line["verb"], *options])
