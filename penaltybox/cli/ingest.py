@@ -41,26 +41,33 @@ def group() -> None:
     """Read a log and decide its requests by a policy's limits, in the log's own time."""
 
 
+_Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz), or - for standard input.")]
+_Offline = Annotated[
+    bool, typer.Option("--offline", help="Limiter and penalties here and now, in memory; publish nothing.")
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the decisions as JSON lines; publish nothing.")]
+_Shift = Annotated[
+    str, typer.Option(metavar="now", help="Move the log's times so that it ends now.", show_default=False)
+]
+_Scenario = Annotated[str, typer.Option(help="The scenario of the policy's limits that requests belong to.")]
+_Mapping = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="[METHOD ]/PREFIX=SCENARIO", help="Another scenario for a part of the paths."),
+]
+_Source = Annotated[str, typer.Option(help="Name of this log, limiter/instance. Part of every id.")]
+
+
 @app.command()
 def combined(
-    log: Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz), or - for standard input.")],
+    log: _Log,
     *,
     policy_file: PolicyFile = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Limiter and penalties here and now, in memory; publish nothing.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the decisions as JSON lines; publish nothing.")
-    ] = False,
-    shift: Annotated[
-        str, typer.Option(metavar="now", help="Move the log's times so that it ends now.", show_default=False)
-    ] = "",
-    scenario: Annotated[str, typer.Option(help="The scenario of the policy's limits that requests belong to.")] = "web",
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="[METHOD ]/PREFIX=SCENARIO", help="Another scenario for a part of the paths."),
-    ] = None,
-    source: Annotated[str, typer.Option(help="Name of this log, limiter/instance. Part of every id.")] = "access-log/1",
+    offline: _Offline = False,
+    dry_run: _DryRun = False,
+    shift: _Shift = "",
+    scenario: _Scenario = "web",
+    mapping: _Mapping = None,
+    source: _Source = "access-log/1",
     as_json: AsJson = False,
 ) -> None:
     """Read a web server's access log (combined or common format).
@@ -76,34 +83,15 @@ def combined(
 
         penaltybox ingest combined access.log.1.gz --shift now --map "POST /login=login"
     """
-    if shift not in ("", "now"):
-        raise ConfigurationError(f"--shift: got {shift!r}, wanted now")
-    if offline and dry_run:
-        raise ConfigurationError("--offline and --dry-run: wanted one of them")
+    _check_flags(shift, offline=offline, dry_run=dry_run)
     values = settings()
-    policy = policy_of(policy_file, values)
-    scenarios = logs.ScenarioMap(dict(_pair(text) for text in mapping or ()), scenario)
-    _check_scenarios(policy, {scenario, *(_pair(text)[1] for text in mapping or ())})
-    canonicaliser = Canonicaliser(values.ipv6_prefix)
-    limiter = Limiter(policy.limits, source=source, canonicaliser=canonicaliser)
+    reading = _Reading(values, policy_of(policy_file, values), source, _scenario_map(mapping or [], scenario))
     with _source(log, seekable=bool(shift)) as stream, _progress(stream, as_json or dry_run) as report:
-        shift_ms = 0
-        if shift:
-            shift_ms = now_ms() - logs.end_of_log(logs.read_lines(stream))
-            stream.seek(0)
-        task = logs.LogIngest(
-            limiter,
-            CombinedLog(canonicaliser=canonicaliser),
-            scenarios=scenarios,
-            lateness_ms=policy.lateness_ms,
-            shift_ms=shift_ms,
-            report=report,
-        )
-        lines = logs.read_lines(stream)
+        task, lines = reading.start(stream, report, shifted=bool(shift))
         if dry_run:
             _print_decisions(task, lines, values)
         elif offline:
-            summary = _judge(task, lines, policy, canonicaliser)
+            summary = _judge(task, lines, reading.policy, reading.canonicaliser)
         else:
             asyncio.run(_publish(task, lines, values))
     if offline:
@@ -112,20 +100,57 @@ def combined(
         _show_published(task.progress, as_json=as_json)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    prefix, equals, scenario = text.rpartition("=")
-    if not equals:
-        raise ConfigurationError(f"--map: got {text!r}, wanted /PREFIX=SCENARIO or 'POST /PREFIX=SCENARIO'")
-    return prefix, scenario
+def _check_flags(shift: str, *, offline: bool, dry_run: bool) -> None:
+    if shift not in ("", "now"):
+        raise ConfigurationError(f"--shift: got {shift!r}, wanted now")
+    if offline and dry_run:
+        raise ConfigurationError("--offline and --dry-run: wanted one of them")
 
 
-def _check_scenarios(policy: Policy, names: set[str]) -> None:
-    unknown = sorted(names - set(policy.limits))
-    if unknown:
-        raise ConfigurationError(
-            f"scenario {unknown[0]!r}: the policy has no limits for it; it has {', '.join(policy.limits) or 'none'}. "
-            "Use --scenario, --map or another --policy."
+class _Reading:
+    """A log about to be read: with which limits, and which of its requests belong to which scenario."""
+
+    def __init__(self, values: Settings, policy: Policy, source: str, scenarios: dict[str, str]) -> None:
+        unknown = sorted(set(scenarios.values()) - set(policy.limits))
+        if unknown:
+            raise ConfigurationError(
+                f"scenario {unknown[0]!r}: the policy has no limits for it; it has "
+                f"{', '.join(policy.limits) or 'none'}. Use --scenario, --map or another --policy."
+            )
+        self.policy = policy
+        self.canonicaliser = Canonicaliser(values.ipv6_prefix)
+        self._source = source
+        default = scenarios.pop("")
+        self._scenarios = logs.ScenarioMap(scenarios, default)
+
+    def start(
+        self, stream: IO[bytes], report: Callable[[logs.Progress], None], *, shifted: bool
+    ) -> tuple[logs.LogIngest, Iterator[logs.Line]]:
+        """The ingest and its lines; a log that is shifted is read once before, for its end."""
+        shift_ms = 0
+        if shifted:
+            shift_ms = now_ms() - logs.end_of_log(logs.read_lines(stream))
+            stream.seek(0)
+        task = logs.LogIngest(
+            Limiter(self.policy.limits, source=self._source, canonicaliser=self.canonicaliser),
+            CombinedLog(canonicaliser=self.canonicaliser),
+            scenarios=self._scenarios,
+            lateness_ms=self.policy.lateness_ms,
+            shift_ms=shift_ms,
+            report=report,
         )
+        return task, logs.read_lines(stream)
+
+
+def _scenario_map(mapping: list[str], default: str) -> dict[str, str]:
+    """Prefix -> scenario; the empty prefix is the default."""
+    found = {"": default}
+    for text in mapping:
+        prefix, equals, scenario = text.rpartition("=")
+        if not equals or not prefix:
+            raise ConfigurationError(f"--map: got {text!r}, wanted /PREFIX=SCENARIO or 'POST /PREFIX=SCENARIO'")
+        found[prefix] = scenario
+    return found
 
 
 @contextmanager
