@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penaltybox.contracts.decoding import decode_decision, decode_decisions, decode_outcome
+from penaltybox.contracts.decoding import decode_decision, decode_decisions, decode_outcome, decode_own_run
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import AHEAD_MS, MAX_RECORD_BYTES, Decision, Outcome, encode
 from penaltybox.contracts.subjects import Canonicaliser
@@ -198,6 +198,64 @@ def test_any_subjects_are_judged(subjects: dict[str, str]) -> None:
     printable = all(value and value.isprintable() for value in subjects.values())
     if reason == "" and subjects:
         assert printable
+
+
+own_form = st.builds(
+    lambda number, change: encode(msgspec.convert({**GOOD, "id": f"e{number}", **change}, Decision)),
+    st.integers(0, 99),
+    st.sampled_from(
+        [
+            {},
+            {},
+            {"action": "allow", "reason": None, "violated": []},
+            {"reason": None},
+            {"violated": []},
+            {"violated": ["daily"]},
+            {"action": "allow", "violated": ["daily"]},
+            {"ts": BROKER_MS + AHEAD_MS + 1},
+            {"subjects": {"ip": "203.0.113.7, 10.0.0.1"}},
+            {"subjects": {"user": "a b"}},
+            {"subjects": {"user": "\x7f"}},
+            {"subjects": {"User": "a"}},
+            {"attrs": {"a\nb": "c"}},
+            {"scenario": "é"},
+            {"route": "\u2028"},
+        ]
+    ),
+)
+anything = st.sampled_from([None, b"", *(raw_of(entry) for entry in BAD)]) | st.binary(max_size=40)
+
+
+@settings(deadline=None)
+@given(raws=st.lists(st.one_of(own_form, own_form, own_form, anything), max_size=6))
+def test_a_run_is_judged_as_its_records_are(raws: list[bytes | None]) -> None:
+    """Decoding many at once gives for each record what decoding it alone gives, reason by reason, with its names."""
+    together = decode_decisions(raws, [BROKER_MS] * len(raws), Canonicaliser())
+    assert len(together) == len(raws)
+    for raw, found in zip(raws, together, strict=True):
+        try:
+            alone = decide(raw or b"")
+        except BadEvent as error:
+            assert isinstance(found, BadEvent)
+            assert found.reason == error.reason  # noqa: PT017
+        else:
+            assert not isinstance(found, BadEvent)
+            assert found[0] == alone
+            texts = [Canonicaliser().subject(*pair) for pair in alone.subjects.items()]
+            assert [name.text for name in found[1]] == texts
+
+
+@settings(deadline=None)
+@given(raws=st.lists(own_form, max_size=6))
+def test_a_run_of_our_own_is_judged_but_for_its_subjects(raws: list[bytes | None]) -> None:
+    """The quick way refuses a run in which anything but a subject is wrong, and otherwise decodes it alike."""
+    quick = decode_own_run(raws, [BROKER_MS] * len(raws))
+    if quick is not None:
+        for raw, decision in zip(raws, quick, strict=True):
+            try:
+                assert decide(raw or b"") == decision
+            except BadEvent as error:
+                assert error.reason in {"bad_ip", "bad_dimension", "empty_subject"}  # noqa: PT017 - only a subject
 
 
 def test_duplicate_keys_are_found_however_they_are_written() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penaltybox.contracts.events import Command, Decision, Outcome, Penalty
+from penaltybox.contracts.decoding import decode_decisions
+from penaltybox.contracts.errors import BadEvent
+from penaltybox.contracts.events import Command, Decision, Outcome, Penalty, encode
 from penaltybox.processors.engine import Engine, Event, Handling, step
 from penaltybox.processors.state import SubjectState, decode_state, encode_state
 
@@ -21,12 +23,14 @@ class Drive:
         policy: in force; `switch` changes it.
         stored: every state is encoded and decoded between two events.
         pure: through `step` rather than in place; then the given state must stay as it was.
+        wire: decisions are encoded, and decoded with the names of their subjects, as a worker decodes a run.
     """
 
-    def __init__(self, policy: Policy, *, stored: bool = False, pure: bool = False) -> None:
+    def __init__(self, policy: Policy, *, stored: bool = False, pure: bool = False, wire: bool = False) -> None:
         self.engine = Engine(policy)
         self.stored = stored
         self.pure = pure
+        self.wire = wire
         self.states: dict[str, SubjectState] = {}
         self.penalties: list[Penalty] = []
 
@@ -38,10 +42,15 @@ class Drive:
         """One event, for all subjects that it touches."""
         handling = Handling(broker_ms, late)
         if isinstance(event, Decision):
-            for subject, plan in self.engine.touches(event):
+            names = None
+            if self.wire:
+                (found,) = decode_decisions([encode(event)], [broker_ms], self.engine.canonicaliser)
+                assert not isinstance(found, BadEvent)
+                event, names = found
+            for subject, plan in self.engine.touches(event, names):
                 state = self._state(subject)
                 if not self.pure:
-                    self.engine.apply(state, plan, event, handling)
+                    self.engine.apply(state, plan, event, handling, names)
                 self._done(subject, state, event, handling)
         elif isinstance(event, Outcome):
             for subject in self.engine.outcome_subjects(event):

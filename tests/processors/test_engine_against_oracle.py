@@ -58,13 +58,13 @@ def ladder_of_oracle(person: Person) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("way", ["in_place", "stored", "pure"])
+@pytest.mark.parametrize("way", ["in_place", "stored", "pure", "wire"])
 @usual
 @given(policy=policies(), events=campaigns())
 def test_engine_equals_oracle(way: str, policy: Policy, events: list[Delivery]) -> None:
     """Penalties and ladders are those of the oracle, whichever face of the engine is used."""
     note("\n".join(str(msgspec.to_builtins(rule)) for rule in policy.rules))
-    drive = Drive(policy, stored=way == "stored", pure=way == "pure")
+    drive = Drive(policy, stored=way == "stored", pure=way == "pure", wire=way == "wire")
     oracle = Oracle(policy)
     for event, broker_ms, late in events:
         drive.judge(event, broker_ms, late=late)
