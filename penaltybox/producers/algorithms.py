@@ -32,8 +32,8 @@ class Counting(Protocol):
     def wait_ms(self, key: str, cost: int, now_ms: int) -> int:
         """Milliseconds until `cost` fits if nobody else takes: 0 now, `NEVER` if it is above the limit."""
 
-    def take(self, key: str, cost: int, now_ms: int) -> None:
-        """Use up `cost`; to be called only when `wait_ms` said 0."""
+    def take(self, key: str, cost: int, now_ms: int) -> int:
+        """Use up `cost`, to be called only when `wait_ms` said 0; returns what remains."""
 
     def remaining(self, key: str, now_ms: int) -> int:
         """The largest cost that fits now."""
@@ -101,11 +101,12 @@ class FixedWindow:
         start, used = self._current(key, now_ms)
         return 0 if cost == 0 or used + cost <= self.limit else start + self.window_ms - now_ms
 
-    def take(self, key: str, cost: int, now_ms: int) -> None:
+    def take(self, key: str, cost: int, now_ms: int) -> int:
         """See `Counting`."""
+        start, used = self._current(key, now_ms)
         if cost:
-            start, used = self._current(key, now_ms)
             self._keys.put(key, (start, used + cost), start + self.window_ms, now_ms)
+        return self.limit - used - cost
 
     def remaining(self, key: str, now_ms: int) -> int:
         """See `Counting`."""
@@ -168,19 +169,20 @@ class SlidingWindow:
                 break
         return freed_ms - now_ms
 
-    def take(self, key: str, cost: int, now_ms: int) -> None:
+    def take(self, key: str, cost: int, now_ms: int) -> int:
         """See `Counting`."""
-        if cost == 0:
-            return
         log, time_ms = self._pruned(key, now_ms)
         if log is None:
             log = _Log()
+        if cost == 0:
+            return self.limit - log.used
         if log.entries and log.entries[-1][0] == time_ms:
             log.entries[-1] = (time_ms, log.entries[-1][1] + cost)
         else:
             log.entries.append((time_ms, cost))
         log.used += cost
         self._keys.put(key, log, time_ms + self.window_ms, now_ms)
+        return self.limit - log.used
 
     def remaining(self, key: str, now_ms: int) -> int:
         """See `Counting`."""
@@ -222,14 +224,14 @@ class TokenBucket:
         missing = cost * self.window_ms - level
         return 0 if missing <= 0 else -(-missing // self.limit) + time_ms - now_ms
 
-    def take(self, key: str, cost: int, now_ms: int) -> None:
+    def take(self, key: str, cost: int, now_ms: int) -> int:
         """See `Counting`."""
-        if cost == 0:
-            return
         level, time_ms = self._level(key, now_ms)
         level -= cost * self.window_ms
-        full_at = time_ms - (level - self._full) // self.limit
-        self._keys.put(key, (level, time_ms), full_at, now_ms)
+        if cost:
+            full_at = time_ms - (level - self._full) // self.limit
+            self._keys.put(key, (level, time_ms), full_at, now_ms)
+        return level // self.window_ms
 
     def remaining(self, key: str, now_ms: int) -> int:
         """See `Counting`."""

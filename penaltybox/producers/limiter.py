@@ -110,11 +110,16 @@ class Limiter:
         violated = [one for one in asked if one.wait_ms and not one.applied.limit.dry_run]
         if violated:
             return (self._refuse(request, violated, enforced=True),)
-        tried = [one for one in asked if one.wait_ms]
-        for applied, key, wait_ms in asked:
-            if not wait_ms:
-                applied.counter.take(key, request.cost, request.ts_ms)
-        allowed = self._allow(request, [one for one in asked if not one.applied.limit.dry_run])
+        tried: list[_Asked] = []
+        left: list[tuple[int, Limit]] = []
+        for one in asked:
+            if one.wait_ms:
+                tried.append(one)
+                continue
+            remaining = one.applied.counter.take(one.key, request.cost, request.ts_ms)
+            if not one.applied.limit.dry_run:
+                left.append((remaining, one.applied.limit))
+        allowed = self._allow(request, left)
         return (allowed, self._refuse(request, tried, enforced=False)) if tried else (allowed,)
 
     def refuse_listed(self, request: Request, listed: Listed) -> Decision:
@@ -164,10 +169,9 @@ class Limiter:
                 return None
         return f"{on}:{'+'.join(parts)}"
 
-    def _allow(self, request: Request, asked: list[_Asked]) -> Decision:
+    def _allow(self, request: Request, left: list[tuple[int, Limit]]) -> Decision:
         """Allowed; told is the limit of which least is left (of equals, the one with the longest window)."""
-        left = [(one.applied.counter.remaining(one.key, request.ts_ms), one.applied.limit) for one in asked]
-        remaining, limit = min(left, key=lambda pair: (pair[0], -pair[1].window_ms)) if left else (None, None)
+        remaining, limit = min(left, key=_tightest) if left else (None, None)
         return Decision(
             v=1,
             id=request.id,
@@ -212,6 +216,10 @@ class Limiter:
             enforced=enforced,
             attrs=request.attrs,
         )
+
+
+def _tightest(left: tuple[int, Limit]) -> tuple[int, int]:
+    return left[0], -left[1].window_ms
 
 
 def _wait(asked: _Asked) -> float:

@@ -73,8 +73,9 @@ def test_equals_brute_force(
             assert oracle.remaining(key, now + wait) >= cost
             assert oracle.remaining(key, now + wait - 1) < cost
         else:
-            counter.take(key, cost, now)
+            taken = counter.take(key, cost, now)
             oracle.take(key, cost, now)
+            assert taken == counter.remaining(key, now) == oracle.remaining(key, now)
 
 
 @given(sizes=sizes, gaps=st.lists(st.integers(0, 30), max_size=80))
