@@ -42,7 +42,7 @@ class Block:
 
     def meets(self, output: str) -> bool:
         """Whether an output is the expected one: times and hashes differ, spacing may, `…` is any number of lines."""
-        return self.pattern.search(normal(output)) is not None
+        return self.pattern.fullmatch(normal(output)) is not None
 
     @property
     def pattern(self) -> re.Pattern[str]:
