@@ -103,11 +103,14 @@ class Writer:
     async def settle(self, residents: Sequence[Resident]) -> None:
         """Write what changed, verify what was only held, step lost races again, and tell what was stored.
 
+        A resident that is listed twice is written once: a second encoding would forget what the first one holds, and
+        then nobody could step it again after a lost race.
+
         Raises:
             GivenUpError: called off during an outage.
         """
         news: list[News] = []
-        todo = list(residents)
+        todo = list(dict.fromkeys(residents))
         wrote = False
         races = 0
         while todo:
