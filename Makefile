@@ -87,9 +87,10 @@ format: $(INSTALLED) ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subjects, commands, decisions
+docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subjects, ladder, commands, decisions
 	$(BIN)/python -m penaltybox.contracts.schemas
 	$(BIN)/python -m tests.contracts.subject_vectors
+	$(BIN)/python -m tests.ladder_page
 	$(BIN)/python -m tests.docs.generated_pages
 
 lock: ## renew requirements.lock (needs uv)

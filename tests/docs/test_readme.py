@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 README = Path(__file__).parent.parent.parent / "README.md"
 BLOCKS = fenced_blocks(README)
+QUERIES = [block for block in fenced_blocks(README.parent / "docs" / "operations.md") if block.language == "sql"]
 EMBEDDED = "penaltybox run --embedded"
 USUAL = ("npm", "redis-cli", "curl")
 
@@ -53,6 +55,16 @@ def test_what_the_readme_says_happens(block: Block, reader: Reader) -> None:
     """Each block runs as printed, in order, and shows what the page says."""
     if EMBEDDED not in block.text:
         reader.follow(block)
+
+
+@pytest.mark.stack
+@pytest.mark.programs("curl")
+@pytest.mark.parametrize("block", QUERIES, ids=lambda block: f"operations-{block.line}")
+def test_queries_for_operators_work(block: Block, reader: Reader) -> None:
+    """ClickHouse takes each query of docs/operations.md."""
+    curl = 'curl -sS --fail "$PENALTYBOX_CLICKHOUSE_URL/?database=penaltybox" --data-binary @-'
+    command = f"{curl} <<'END'\n{block.text}END\n"
+    reader.run(replace(block, language="sh", text=command))
 
 
 def test_what_is_not_run_says_why() -> None:
