@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from aiokafka.partitioner import murmur2
 
 from penaltybox.contracts.events import WIRE_TYPES
 from penaltybox.contracts.schemas import schema_files
@@ -91,6 +92,15 @@ def test_every_event_has_an_example() -> None:
     assert sorted(f"{name}.json" for name, _ in EXAMPLES) == sorted(schema_files())
     for topic, (partitions, _) in TopicPlan().wanted(TOPICS).items():
         assert re.search(rf"^\| `{topic}` \| [^|]+ \| {partitions} \|", EVENTS, re.MULTILINE)
+
+
+def test_partitions_of_keys_are_those_of_the_client_that_we_use() -> None:
+    """The test data for partitioners in other languages is what our own publisher computes."""
+    rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d) \|$", EVENTS, re.MULTILINE)
+    assert len(rows) >= 8
+    for key, positive, partition in rows:
+        wanted = murmur2(key.encode()) & 0x7FFFFFFF
+        assert (int(positive), int(partition)) == (wanted, wanted % 8), key
 
 
 def test_every_field_of_a_decision_is_explained() -> None:

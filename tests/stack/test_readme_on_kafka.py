@@ -28,6 +28,11 @@ pytestmark = [
 BLOCKS = fenced_blocks(Path(__file__).parent.parent.parent / "README.md")
 FARMS = ("farm-1", "farm-2", "farm-3")
 SHOWN = next(block.expected for block in BLOCKS if "redis-cli" in block.text)
+COUNT = """
+curl -sS --fail "$PENALTYBOX_CLICKHOUSE_URL/?database=penaltybox" --data-binary "
+SELECT uniqExact(source), uniqExact(kafka_partition) FROM decisions FINAL GROUP BY user FORMAT TSV"
+"""
+"""How many languages each user's claims came in, and in how many partitions they lie."""
 
 
 @pytest.fixture
@@ -49,10 +54,12 @@ async def reader(
 
 
 async def test_what_the_readme_says_happens_on_apache_kafka(reader: Reader) -> None:
-    """Python, Node and kcat each publish a farm's claims, and each of the three devices gets its block."""
+    """Python, Node and kcat each publish a farm's claims, and each device gets its block;
+    a user's claims share a partition, whoever published them."""
     for block in BLOCKS:
         if block.language in RUNNABLE and not block.shown and "run --embedded" not in block.text:
             reader.follow(block)
     for farm in FARMS:
         ask = f"redis-cli -u \"$PENALTYBOX_REDIS_URL\" GET 'pbx:{{device:{farm}}}:block'\n"
         reader.follow(Block(0, "sh", ask, expected=SHOWN))
+    reader.follow(Block(0, "sh", COUNT, expected="3\t1\n" * 4))
