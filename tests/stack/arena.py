@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -15,6 +16,7 @@ from aiokafka import AIOKafkaProducer
 from penaltybox.cli.fleet import group_lag
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.decoding import decode_decision
+from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Ladder, Penalty, encode
 from penaltybox.contracts.policy_file import load_policy
 from penaltybox.contracts.settings import Settings
@@ -181,7 +183,8 @@ class Arena:
         """The oracle after all that is on the topic, in the order in which it is there."""
         oracle = Oracle(self.policy)
         async for broker_ms, raw in self.records(self.topics.decisions):
-            oracle.judge(decode_decision(raw, broker_ms, oracle.canonicaliser), broker_ms)
+            with suppress(BadEvent):
+                oracle.judge(decode_decision(raw, broker_ms, oracle.canonicaliser), broker_ms)
         return oracle
 
     async def keys(self) -> list[bytes]:
