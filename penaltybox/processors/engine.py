@@ -148,14 +148,19 @@ class Engine:
         """Rules see a decision that is neither history nor suppressed."""
         fired: list[Detection] | None = None
         effect = NOTHING
+        # A rule that only asks for a challenge has nothing to ask while its challenge runs; others go on under it.
+        asking = track.challenge.rule if track.challenge is not None and active(track.challenge, t) else None
         for one, place in sights:
+            if one.name == asking and one.then.challenge_ms:
+                effect |= HELD
+                continue
             if one.counts:
                 seen = _count(track, one, decision, t)
             else:
                 value = names[place].hash if place >= 0 else value_hash(decision.attrs[one.attr])
                 seen = _see(track, one, value, t)
             if seen != UNCHANGED:
-                effect = CHANGED
+                effect |= CHANGED
                 if seen == FIRED:
                     fired = [one] if fired is None else [*fired, one]
         if fired is not None:

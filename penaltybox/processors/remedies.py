@@ -45,6 +45,8 @@ def outcome(policy: Policy, state: SubjectState, record: Outcome, t: int) -> tup
     rung = _rung(policy, state, t)
     _lift(policy, state, t, record.id, "challenge_passed", rung, rung, {"lifts": hold.penalty})
     state.real.challenge = None
+    state.real.at = max(state.real.at, t)  # what the challenge held back must not count when it is redelivered
+    state.settle()
     return True, True
 
 

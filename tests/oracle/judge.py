@@ -129,6 +129,9 @@ class Oracle:
             return
         fired = []
         for rule in rules:
+            hold = track.challenge
+            if rule.then.challenge_ms and hold is not None and hold.rule == rule.name and active(hold, trigger.t):
+                continue  # it has what it asks for
             value = value_of(rule, decision, self.canonicaliser) if rule.kind == "distinct" else None
             if rule.kind == "distinct" and value is None:
                 continue
@@ -340,6 +343,7 @@ class Oracle:
             person.pass_until = max(person.pass_until, trigger.t + self.policy.pass_ms)
             if active(person.real.challenge, trigger.t) and person.real.at < trigger.t:
                 person.real.challenge = None
+                person.real.at = trigger.t
                 self._note(Case(person, person.real, trigger), "challenge_passed", "lift", trigger.t, trigger.t)
 
     def points(self, subject: str, now_ms: int) -> int:
