@@ -110,9 +110,9 @@ class Engine:
             return NOTHING
         if names is None:
             names = self.canonicaliser.names(decision.subjects)
+        if plan.plain and t < state.quiet_until:
+            return HELD
         if plan.quick:  # says nothing new: what most decisions do
-            if t < state.quiet_until:
-                return HELD
             values = state.real.sets.get(plan.key)
             if values is not None and values.get(names[plan.value].hash, _NEVER) + plan.granule_ms > t:
                 return NOTHING

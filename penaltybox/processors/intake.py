@@ -25,8 +25,8 @@ SEEN_S = 60.0
 Touch = tuple[str, Any]
 Decoded = tuple[Any, Handling, Any, "list[Touch]"]
 """(decision or outcome, how it is handled, names of a decision's subjects, touches)"""
-Judged = tuple[Any, Any, "list[Touch]"] | BadEvent
-"""(decision or outcome, names of a decision's subjects, touches: [(subject, plan; None for an outcome)])"""
+Judged = tuple[Any, Any] | BadEvent
+"""(decision or outcome, names of a decision's subjects; None for an outcome)"""
 
 
 class Stepped(NamedTuple):
@@ -50,42 +50,41 @@ def decode_run(
         records: some of its records.
         now_ms: wall time, which says what is late.
     """
-    judge = _outcomes if run.topic == topics.outcomes else _decisions
+    judged = _outcomes(engine, records) if run.topic == topics.outcomes else _decisions(engine, records)
     late_before = now_ms - engine.policy.late_after_ms
-    known: dict[tuple[int, bool], Handling] = {}
+    touches = engine.touches
+    handling = Handling(-1)
     decoded: list[Decoded] = []
     letters: list[Message] = []
-    for record, judged in zip(records, judge(engine, records), strict=True):
-        if isinstance(judged, BadEvent):
-            letters.append(dead_letter(topics, record, (run.topic, run.partition), judged, now_ms))
+    for record, one in zip(records, judged, strict=True):
+        if type(one) is BadEvent:
+            letters.append(dead_letter(topics, record, (run.topic, run.partition), one, now_ms))
             continue
-        event, names, touched = judged
+        event, names = one  # type: ignore[misc] # not a BadEvent
+        touched = touches(event, names) if names is not None else _touched(engine, event)
         if touched:
-            key = (record.timestamp, event.ts < late_before)
-            handling = known.get(key)
-            if handling is None:
-                handling = known[key] = Handling(*key)
+            broker_ms, late = record.timestamp, event.ts < late_before
+            if broker_ms != handling.broker_ms or late is not handling.late:
+                handling = Handling(broker_ms, late)  # the same for most of a batch of the broker's
             decoded.append((event, handling, names, touched))
     return decoded, letters
 
 
-def _decisions(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
-    touches = engine.touches
-    values = [record.value for record in records]
-    for judged in decode_decisions(values, [record.timestamp for record in records], engine.canonicaliser):
-        if isinstance(judged, BadEvent):
-            yield judged
-        else:
-            yield (*judged, touches(*judged))
+def _decisions(engine: Engine, records: Sequence[Any]) -> Sequence[Judged]:
+    values, stamps = [record.value for record in records], [record.timestamp for record in records]
+    return decode_decisions(values, stamps, engine.canonicaliser)
 
 
 def _outcomes(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
     for record in records:
         try:
-            outcome = decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser)
-            yield outcome, None, [(subject, None) for subject in engine.outcome_subjects(outcome)]
+            yield decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser), None
         except BadEvent as error:
             yield error
+
+
+def _touched(engine: Engine, outcome: Any) -> list[Touch]:
+    return [(subject, None) for subject in engine.outcome_subjects(outcome)]
 
 
 def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains

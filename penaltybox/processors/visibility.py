@@ -54,6 +54,8 @@ class Plan:
     shadows: tuple[Sight, ...]
     user: int
     """Where the established user stands who is evidence that this address is shared; -1 when there is none."""
+    plain: bool
+    """Rules of the real ladder and nothing else: a block, a fence or grace answers for all of it."""
     quick: bool
     """One distinct rule over a subject's values and nothing else: most decisions end in its quick look."""
     value: int
@@ -129,6 +131,7 @@ def _plan(on: str, seeing: list[Detection], decision: Decision, *, shared: bool)
         rules=rules,
         shadows=shadows,
         user=places["user"] if shared else -1,
+        plain=bool(rules) and not shadows and not shared,
         quick=first is not None and first.place >= 0 and len(rules) == 1 and not shadows and not shared,
         value=first.place if first else -1,
         key=first.detection.key if first else 0,
