@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import redis.asyncio
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from benchmarks.stack import report, stack
+from benchmarks.stack import publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, encode
@@ -30,7 +30,8 @@ RATE = 10_000
 TICK_S = 0.01
 SECONDS = 20
 FARMS_A_TICK = 0.4
-WARM_S = 5
+WARM = 150_000
+"""Decisions before the clock runs: every device of the mix has met its own step then."""
 PATIENCE_S = 60
 
 
@@ -63,7 +64,7 @@ class Load:
 
     async def run(self, seconds: int) -> None:
         """Send for so many seconds, open loop: what is late is sent at once, never left out."""
-        background = encoded(RATE * seconds, now_ms() + seconds * 1000)
+        background = encoded(RATE * seconds, now_ms() + seconds * 1000, first=WARM)
         await self._producer.start()
         start, farms = time.perf_counter(), 0.0
         per_tick = int(RATE * TICK_S)
@@ -75,10 +76,9 @@ class Load:
                 for key, value in background[tick * per_tick : (tick + 1) * per_tick]:
                     await self._producer.send(self._topic, value, key=key)
                 farms += FARMS_A_TICK
-                while farms >= 1 and tick * TICK_S > WARM_S:
+                while farms >= 1:
                     farms -= 1
                     await self._send_farm(len(self.sent))
-                farms = min(farms, 1.0) if tick * TICK_S <= WARM_S else farms
             await self._producer.flush()
         finally:
             await self._producer.stop()
@@ -99,6 +99,20 @@ async def listen(settings: Settings, seen: dict[str, float]) -> None:
             seen.setdefault(message["data"].decode(), time.perf_counter())
 
 
+async def caught_up(settings: Settings) -> None:
+    """Return when the worker has committed all that was published."""
+    topic = Topics.named(settings.topic_prefix)
+    group = f"{settings.topic_prefix}-penalties"
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka, group_id=group, enable_auto_commit=False)
+    partitions = [TopicPartition(topic.decisions, number) for number in range(settings.kafka_partitions)]
+    await consumer.start()
+    try:
+        while sum([await consumer.committed(partition) or 0 for partition in partitions]) < WARM:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    finally:
+        await consumer.stop()
+
+
 async def main() -> None:
     """Run worker, listener and load; report the 50th and 99th percentile."""
     async with stack() as settings:
@@ -107,8 +121,9 @@ async def main() -> None:
         )
         seen: dict[str, float] = {}
         listening = asyncio.create_task(listen(settings, seen))
+        await publish(settings, encoded(WARM, now_ms(), seed=1))
+        await caught_up(settings)
         load = Load(settings)
-        await asyncio.sleep(WARM_S)  # joining the group
         await load.run(SECONDS)
         for _ in range(PATIENCE_S * 10):
             if load.sent.keys() <= seen.keys():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from aiokafka.partitioner import DefaultPartitioner
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.events import DeadLetter, encode
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.topics import Topics
 
 log = logging.getLogger("penaltybox.penalties")
+_partition = DefaultPartitioner()
 
 
 class Message(NamedTuple):
@@ -58,14 +60,32 @@ class KafkaSender:
         await self._producer.stop()
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send in order and wait for each one's delivery."""
+        """Send a batch per partition and wait until all are delivered; a future per message would cost much more."""
         try:
-            futures = [await self._producer.send(m.topic, m.value, key=m.key) for m in messages]
-            await asyncio.gather(*futures)
+            delivered = []
+            for (topic, partition), batches in (await self._batches(messages)).items():
+                for batch in batches:
+                    batch.close()
+                    delivered.append(await self._producer.send_batch(batch, topic, partition=partition))
+            await asyncio.gather(*delivered)
         except KafkaError as error:
             if not (error.retriable or error.invalid_metadata):
                 raise
             raise StoreUnavailable(f"Kafka did not take {len(messages)} messages: {error!r}") from error
+
+    async def _batches(self, messages: Sequence[Message]) -> dict[tuple[str, int], list[Any]]:
+        """(topic, partition) -> batches in the order of the messages."""
+        numbers = {
+            topic: sorted(await self._producer.partitions_for(topic))
+            for topic in {message.topic for message in messages}
+        }
+        found: dict[tuple[str, int], list[Any]] = {}
+        for topic, key, value in messages:
+            batches = found.setdefault((topic, _partition(key, numbers[topic], numbers[topic])), [])
+            if not batches or batches[-1].append(key=key, value=value, timestamp=None) is None:
+                batches.append(self._producer.create_batch())
+                batches[-1].append(key=key, value=value, timestamp=None)
+        return found
 
 
 def kafka_sender(settings: Settings) -> KafkaSender:

@@ -19,10 +19,11 @@ from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.generations import join, recorded_generation
+from penaltybox.processors.limits import Limits
 from penaltybox.processors.patience import Patience
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
-from penaltybox.processors.worker import Limits, Worker
+from penaltybox.processors.worker import Worker
 from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 

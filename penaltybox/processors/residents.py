@@ -27,6 +27,7 @@ class Resident:
         queued: in the open cycle.
         urgent: a block or its end waits to be written.
         remark: the keys beside the state change with the next write.
+        telling: ids of penalties that are on their way to Kafka.
         confirmed: ids of penalties that Kafka has and the stored outbox still holds.
         seen_s: when the breaker counted it.
     """
@@ -40,6 +41,7 @@ class Resident:
         "seen_s",
         "sent",
         "state",
+        "telling",
         "urgent",
         "verified_s",
     )
@@ -53,13 +55,14 @@ class Resident:
         self.queued = False
         self.urgent = False
         self.remark = False
+        self.telling: frozenset[str] = NONE
         self.confirmed: frozenset[str] = NONE
         self.seen_s = -1e9
 
     @property
     def busy(self) -> bool:
         """Whether anything is open about it, so that it must not be forgotten or read anew."""
-        return bool(self.dirty or self.queued or self.kept or self.sent or self.urgent)
+        return bool(self.dirty or self.queued or self.kept or self.sent or self.urgent or self.telling)
 
 
 class Residents:

@@ -11,16 +11,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.processors.breaker import Breaker
 from penaltybox.processors.cycle import Cycle, Run
 from penaltybox.processors.intake import decode_run, step_events
+from penaltybox.processors.limits import Limits
 from penaltybox.processors.patience import GivenUpError, Patience
 from penaltybox.processors.residents import Resident, Residents
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.state import SubjectState, decode_state
+from penaltybox.processors.teller import Teller
 from penaltybox.processors.writer import Writer
 
 if TYPE_CHECKING:
@@ -34,26 +36,6 @@ if TYPE_CHECKING:
     from penaltybox.sinks.subject_store import SubjectStore
 
 log = logging.getLogger(__name__)
-
-
-class Limits(NamedTuple):
-    """Sizes and times of a worker.
-
-    Attributes:
-        subjects: states kept in memory.
-        linger_s: how long changes wait for company before they are written; a new block does not wait.
-        slice: records stepped before the event loop gets a turn.
-        chunk: subjects in one write.
-        records: most records in an open cycle; stepping waits behind it.
-        sweep_age_ms: outboxes older than this are told by whoever finds them.
-    """
-
-    subjects: int = 200_000
-    linger_s: float = 0.05
-    slice: int = 1000
-    chunk: int = 2000
-    records: int = 60_000
-    sweep_age_ms: int = 2000
 
 
 class Worker:
@@ -95,16 +77,11 @@ class Worker:
         self._residents = Residents(limits.subjects, self._open_business)
         self._patience = Patience(store, recorded)
         self._tripped: str | None = None
-        self._writer = Writer(
-            store,
-            sender,
-            topics,
-            self._patience,
-            engine=engine,
-            wall_ms=wall_ms,
-            touched=self._queue,
-            seam=seam,
+        self._teller = Teller(
+            store, sender, topics, self._patience, touched=self._queue, finish=self._finish, seam=seam
         )
+        self._writer = Writer(store, self._teller, self._patience, engine=engine, wall_ms=wall_ms, seam=seam)
+        self._written: deque[tuple[int, Cycle]] = deque()
         self._breaker = Breaker(engine.policy.breaker)
         self._backlog: deque[Run] = deque()
         self._epoch = 0
@@ -129,7 +106,12 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is open: all that was taken is written, told and acknowledged."""
-        return not (self._open or self._closed or self._urgent or self._backlog)
+        return not (self._backlog or self._unfinished())
+
+    def _unfinished(self) -> bool:
+        """Whether anything that was stepped is not yet written, told and acknowledged."""
+        teller = self._teller
+        return bool(self._open or self._closed or self._urgent or self._written or teller.told != teller.taken)
 
     def replace_engine(self, engine: Engine) -> None:
         """Step with another policy from the next slice on."""
@@ -191,10 +173,14 @@ class Worker:
         return True
 
     async def _admission(self, epoch: int) -> None:
-        """Wait while paused, or while the open cycle is full and the writer still busy with the one before."""
-        while epoch == self._epoch and (self.paused is not None or self._open.records >= self._limits.records):
+        """Wait while paused, or while so much is unacknowledged that store or Kafka have to catch up."""
+        while epoch == self._epoch and (self.paused is not None or self._full()):
             self._room.clear()
             await self._room.wait()
+
+    def _full(self) -> bool:
+        limit = self._limits.records
+        return self._open.records >= limit or sum(cycle.records for _, cycle in self._written) >= limit
 
     def _read_missing(self, decoded: list[Decoded]) -> Awaitable[None]:
         """Begin to read the states that are not here, in one read; await the rest."""
@@ -304,7 +290,19 @@ class Worker:
         self._work.set()
 
     async def write_cycles(self) -> None:
-        """Write what is urgent at once and cycles when they are due, for ever. One write at a time."""
+        """Write and tell, for ever; raises what stops either."""
+        tasks = [asyncio.create_task(self._write_when_due()), asyncio.create_task(self._teller.run())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write_when_due(self) -> None:
+        """Write what is urgent at once and cycles when they are due. One write at a time."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -319,8 +317,8 @@ class Worker:
                 self._drop_cycles()
 
     async def _write_urgent(self) -> None:
-        while self._urgent:
-            urgent, self._urgent = self._urgent, []
+        urgent, self._urgent = self._urgent, []
+        if urgent:
             await self._writer.settle(urgent)
 
     async def _write_cycle(self) -> None:
@@ -336,20 +334,29 @@ class Worker:
             if cycle.dropped:
                 return
             await self._writer.settle(cycle.residents[start : start + chunk])
-        if cycle.letters and not cycle.dropped:
-            letters = cycle.letters
-            await self._patience.call(lambda: self._sender.send(letters))
         if not cycle.dropped:
-            self._acknowledge(cycle)
             self._closed = Cycle()
-        self._room.set()
+            self._written.append((self._teller.taken, cycle))
+            self._teller.wake()
+        if self._urgent:
+            self._work.set()
 
-    def _acknowledge(self, cycle: Cycle) -> None:
-        if cycle.runs:
-            self._seam("before_ack")
-        for run in cycle.runs:
-            run.ack()
-            self.acknowledged += len(run.records)
+    async def _finish(self) -> None:
+        """Acknowledge the cycles whose news is told, in their order."""
+        while self._written and self._written[0][0] <= self._teller.told:
+            _, cycle = self._written[0]
+            if cycle.letters:
+                letters = cycle.letters
+                await self._patience.call(lambda letters=letters: self._sender.send(letters))  # type: ignore[misc]
+            if cycle.dropped:
+                continue
+            self._written.popleft()
+            if cycle.runs:
+                self._seam("before_ack")
+            for run in cycle.runs:
+                run.ack()
+                self.acknowledged += len(run.records)
+            self._room.set()
 
     async def _sweep(self) -> None:
         """Tell penalties that a crash, or a command by hand, has left in an outbox."""
@@ -374,8 +381,8 @@ class Worker:
         partition.
         """
         loop = asyncio.get_running_loop()
-        while loop.time() < deadline_s and (self._open or self._closed or self._urgent or self._taking):
-            if self.paused is not None and not (self._open or self._closed or self._urgent):
+        while loop.time() < deadline_s and (self._taking or self._unfinished()):
+            if self.paused is not None and not self._unfinished():
                 break
             self._due = True
             self._work.set()
@@ -388,6 +395,9 @@ class Worker:
         self._patience.called_off = True
         try:
             self._drop_cycles()
+            for _, cycle in self._written:
+                cycle.dropped = True
+            self._written.clear()
             self._room.set()
             while self._taking or self._patience.waiting:
                 self._work.set()

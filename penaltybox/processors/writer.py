@@ -1,20 +1,19 @@
-"""From stepped states to the store and to Kafka: versioned writes, lost races stepped again, the outbox told.
+"""From stepped states to the store: versioned writes, lost races stepped again, and what they have to tell.
 
-Order: write (state, block and challenge together; the outbox is in the state) -> penalties and ladders delivered ->
-acknowledge.  A penalty leaves the outbox only after Kafka has it, so a crash between any two loses nothing.
+State, block and challenge are written together, and the outbox is in the state: what is told after a write (by
+`Teller`) is lost by no crash, for it leaves the outbox only after Kafka has it.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penaltybox.contracts.errors import PenaltyboxError
-from penaltybox.processors.announcements import ladder_message, penalty_messages
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY
 from penaltybox.processors.remedies import marks_of
-from penaltybox.processors.residents import NONE, Resident
+from penaltybox.processors.residents import Resident
 from penaltybox.processors.state import (
     blob_version,
     decode_state,
@@ -22,17 +21,17 @@ from penaltybox.processors.state import (
     ladder_record,
     state_expiry,
 )
+from penaltybox.processors.teller import News
 from penaltybox.sinks.subject_store import HEADER_BYTES, Lost, Rewound, Write, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penaltybox.contracts.events import Ladder, Penalty
-    from penaltybox.contracts.topics import Topics
-    from penaltybox.processors.announcements import Sender
+    from penaltybox.contracts.events import Ladder
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.patience import Patience
     from penaltybox.processors.seams import Seam
+    from penaltybox.processors.teller import Teller
     from penaltybox.sinks.subject_store import SubjectStore, WriteResult
 
 MOST_RACES = 1000
@@ -47,15 +46,6 @@ def next_nonce() -> int:
     return _nonce if _nonce >= 1 << 32 else next_nonce()
 
 
-class News(NamedTuple):
-    """What a stored write has to tell: all of its outbox, and the ladder if a step is among it."""
-
-    resident: Resident
-    penalties: list[Penalty]
-    ladder: Ladder | None
-    laddered: bool
-
-
 class Sent(NamedTuple):
     """A write under way, with what its result needs."""
 
@@ -64,44 +54,40 @@ class Sent(NamedTuple):
     nonce: int
     outbox: int
     ladder: Ladder | None
+    confirmed: frozenset[str]
 
 
 class Writer:
-    """Settles residents: after `settle` returns, their changes are stored and told.
+    """Settles residents: after `settle` returns, their changes are stored, and the teller has the news.
 
     Args:
         store: where states live.
-        sender: where penalties and ladders go.
-        topics: their names.
+        teller: takes what the writes have to tell, in their order.
         patience: how outages are waited out.
+        engine: steps lost races again; may be replaced.
         wall_ms: the wall clock.
-        touched: called with a resident that has to be written once more (its outbox has been told).
         seam: fault injection.
     """
 
     def __init__(
         self,
         store: SubjectStore,
-        sender: Sender,
-        topics: Topics,
+        teller: Teller,
         patience: Patience,
         *,
         engine: Engine,
         wall_ms: Callable[[], int],
-        touched: Callable[[Resident], None],
         seam: Seam,
     ) -> None:
         self._store = store
-        self._sender = sender
-        self._topics = topics
+        self._teller = teller
         self._patience = patience
         self._wall_ms = wall_ms
-        self._touched = touched
         self._seam = seam
         self.engine = engine
 
     async def settle(self, residents: Sequence[Resident]) -> None:
-        """Write what changed, verify what was only held, step lost races again, and tell what was stored.
+        """Write what changed, verify what was only held, step lost races again, and pass on what there is to tell.
 
         A resident that is listed twice is written once: a second encoding would forget what the first one holds, and
         then nobody could step it again after a lost race.
@@ -130,7 +116,7 @@ class Writer:
         if wrote:
             self._seam("after_redis_write")
         if news:
-            await self._tell(news)
+            self._teller.take(news)
 
     def _encode(self, residents: list[Resident]) -> list[Sent]:
         policy, allowlist, now_ms = self.engine.policy, self.engine.allowlist, self._wall_ms()
@@ -155,7 +141,7 @@ class Writer:
             resident.sent = resident.kept
             resident.kept = ()
             resident.dirty = resident.remark = resident.urgent = False
-            sent.append(Sent(resident, write, nonce, len(state.outbox), ladder))
+            sent.append(Sent(resident, write, nonce, len(state.outbox), ladder, resident.confirmed))
         return sent
 
     def _absorb(self, sent: list[Sent], results: Sequence[WriteResult], news: list[News], todo: list[Resident]) -> None:
@@ -168,7 +154,8 @@ class Writer:
                 state.nonce = one.nonce
                 resident.verified_s = now_s
                 resident.sent = ()
-                resident.confirmed = NONE
+                if one.confirmed:
+                    resident.confirmed -= one.confirmed
                 if not resident.dirty:
                     resident.kept = ()  # they changed nothing, and what they met is what is stored now
                 if one.outbox or one.write.marks is not None:
@@ -227,45 +214,6 @@ class Writer:
         resident.remark = bool(effect & (PENALTY | MARKS))
         resident.kept = events if resident.dirty else ()
 
-    async def _tell(self, news: list[News]) -> None:
-        messages = []
-        for one in news:
-            messages += penalty_messages(self._topics, one.penalties)
-            if one.laddered:
-                messages.append(ladder_message(self._topics, one.resident.state.subject, one.ladder))
-        await self._patience.call(lambda: self._sender.send(messages))
-        self._seam("after_produce")
-        for one in news:
-            if one.penalties:
-                self._confirm(one.resident, {penalty.id for penalty in one.penalties})
-        await self._look_again({one.resident.state.subject: one.ladder for one in news if one.laddered})
-
-    def _confirm(self, resident: Resident, ids: set[str]) -> None:
-        """Kafka has these: they leave the outbox with the next write."""
-        resident.confirmed |= ids
-        state = resident.state
-        state.outbox = [penalty for penalty in state.outbox if penalty.id not in ids]
-        resident.dirty = True
-        self._touched(resident)
-
-    async def _look_again(self, ladders: dict[str, Ladder | None]) -> None:
-        """Tell a ladder that another worker wrote meanwhile: compaction keeps the last record, not the highest."""
-        while ladders:
-            subjects = list(ladders)
-            blobs = await self._patience.call(lambda subjects=subjects: self._store.read(subjects))  # type: ignore[misc]
-            newer: dict[str, Ladder | None] = {}
-            for subject, blob in zip(subjects, blobs, strict=True):
-                told = ladders[subject]
-                if blob is None or (told is not None and blob_version(blob)[0] <= told.seq):
-                    continue
-                stored = ladder_record(decode_state(blob))
-                if stored is not None and _substance(stored) != _substance(told):
-                    newer[subject] = stored
-            messages = [ladder_message(self._topics, subject, ladder) for subject, ladder in newer.items()]
-            if messages:
-                await self._patience.call(lambda messages=messages: self._sender.send(messages))  # type: ignore[misc]
-            ladders = newer
-
     async def sweep(self, subjects: Sequence[str], known: Callable[[str], Resident | None]) -> list[Resident]:
         """Tell what is still in the outboxes of subjects that are indexed as pending; others are un-indexed.
 
@@ -289,27 +237,25 @@ class Writer:
             resident = Resident(decode_state(blob), now_s)
             state = resident.state
             if state.outbox:
+                resident.telling = frozenset(penalty.id for penalty in state.outbox)
                 news.append(News(resident, list(state.outbox), ladder_record(state), laddered=True))
+            else:
+                resident.dirty = True  # the write takes it out of the index
             swept.append(resident)
         if news:
-            await self._tell(news)
-        for resident in swept:
-            resident.dirty = True  # the write takes it out of the index
+            self._teller.take(news)
         return swept
 
 
 def _news(one: Sent, number: int) -> News:
     """What the write has stored; penalties written for the first time get its version as their `seq`."""
-    penalties = one.resident.state.outbox[: one.outbox]
-    for penalty in penalties:
+    resident = one.resident
+    stored = resident.state.outbox[: one.outbox]
+    for penalty in stored:
         penalty.seq = penalty.seq or number
+    penalties = [penalty for penalty in stored if penalty.id not in resident.telling]
+    if penalties:
+        resident.telling |= {penalty.id for penalty in penalties}
     if one.ladder is not None:
         one.ladder.seq = number
-    return News(one.resident, penalties, one.ladder, one.write.marks is not None)
-
-
-def _substance(ladder: Ladder | None) -> Any:
-    """A ladder without its version: most versions differ in counters only."""
-    if ladder is None:
-        return None
-    return {name: getattr(ladder, name) for name in ladder.__struct_fields__ if name != "seq"}
+    return News(resident, penalties, one.ladder, one.write.marks is not None)

@@ -14,8 +14,9 @@ from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.topics import TOPICS
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
+from penaltybox.processors.limits import Limits
 from penaltybox.processors.seams import no_seam
-from penaltybox.processors.worker import Limits, Worker
+from penaltybox.processors.worker import Worker
 from penaltybox.sinks.memory_store import MemoryKeys, MemorySubjectStore
 from tests.waiting import wait_until
 

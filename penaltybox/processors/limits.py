@@ -1,0 +1,25 @@
+"""Sizes and times of a worker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """Sizes and times of a worker.
+
+    Attributes:
+        subjects: states kept in memory.
+        linger_s: how long changes wait for company before they are written; a new block does not wait.
+        slice: records stepped before the event loop gets a turn.
+        chunk: subjects in one write.
+        records: most records in an open cycle; stepping waits behind it.
+        sweep_age_ms: outboxes older than this are told by whoever finds them.
+    """
+
+    subjects: int = 200_000
+    linger_s: float = 0.05
+    slice: int = 250
+    chunk: int = 500
+    records: int = 60_000
+    sweep_age_ms: int = 2000
