@@ -21,7 +21,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import Ending, run_app
 from penaltybox.processors.generations import join
-from penaltybox.processors.penalties import make_engine, make_limits, penalties_app, tune_collector
+from penaltybox.processors.penalties import make_engine, make_limits, penalties_app, tune_process
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
@@ -90,7 +90,7 @@ async def run(settings: Settings, warm: int, count: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    tune_collector()
+    tune_process()
     settings = msgspec.convert(json.loads(sys.argv[1]), Settings)
     gc.collect()
     print(json.dumps(asyncio.run(measure(settings, int(sys.argv[2]), int(sys.argv[3])))), flush=True)

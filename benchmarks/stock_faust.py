@@ -26,7 +26,7 @@ from penaltybox.contracts.decoding import decode_decision
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Handling
-from penaltybox.processors.penalties import make_engine, tune_collector
+from penaltybox.processors.penalties import make_engine, tune_process
 from penaltybox.processors.remedies import marks_of
 from penaltybox.processors.state import SubjectState, decode_state, encode_state, state_expiry
 from penaltybox.processors.writer import next_nonce
@@ -175,7 +175,7 @@ async def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        tune_collector()
+        tune_process()
         gc.collect()
         rate = asyncio.run(measure(msgspec.convert(json.loads(sys.argv[1]), Settings), sys.argv[2]))
         print(rate, flush=True)

@@ -19,7 +19,7 @@ class Limits(NamedTuple):
 
     subjects: int = 200_000
     linger_s: float = 0.05
-    slice: int = 250
+    slice: int = 1000
     chunk: int = 500
     records: int = 60_000
     sweep_age_ms: int = 2000

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 from penaltybox.contracts.clock import now_ms
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penaltybox.processors.seams import Seam
 
 ROLE = "penalties"
+SWITCH_S = 0.001
+"""The fetching thread parses for milliseconds at a time; a block that waits to be written should not wait for that."""
 GC_THRESHOLD = (100_000, 50, 100)
 """States live long and hold no cycles: full collections over hundreds of thousands of them would only stop the loop."""
 
@@ -119,13 +122,14 @@ def ending_by_signals() -> Ending:
     return ending
 
 
-def tune_collector() -> None:
-    """Set Python's garbage collector up for a process that holds many states. Once, at the process's edge."""
+def tune_process() -> None:
+    """Set the interpreter up for a process that is a worker and nothing else. Once, at the process's edge."""
     gc.set_threshold(*GC_THRESHOLD)
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
 
 
 def main(settings: Settings) -> None:
     """The role as a process of its own: returns after a stop in good order, raises after anything else."""
-    tune_collector()
+    tune_process()
     asyncio.run(run_penalties(settings))
