@@ -1,8 +1,7 @@
 """The penalties worker: runs of raw records in, stepped states out, nothing acknowledged before it is stored and told.
 
-decode -> read the missing states -> step in place -> (cycle) -> write -> tell -> acknowledge.  One coroutine steps
-(`take`), another writes (`write_cycles`); while a cycle is being written the next runs are stepped into the next one.
-Everything here is free of Faust: a run is a list of records and a function that acknowledges it.
+decode -> read the missing states -> step in place -> (cycle) -> write -> tell -> acknowledge.  `take` steps; beside it
+`write_cycles` writes what was stepped before, and tells what was written before that.  No Faust here.
 """
 
 from __future__ import annotations
@@ -96,8 +95,6 @@ class Worker:
         self.acknowledged = 0
         self.stepped = 0
 
-    # -- what others may know
-
     @property
     def waiting(self) -> bool:
         """Whether the worker stands still on purpose: a pause, or an outage that is waited out."""
@@ -117,8 +114,6 @@ class Worker:
         """Step with another policy from the next slice on."""
         self._engine = self._writer.engine = engine
         self._breaker = Breaker(engine.policy.breaker)
-
-    # -- stepping
 
     async def take(self, run: Run) -> None:
         """Step a run; it is acknowledged later, when all that it changed is stored and told.
@@ -184,9 +179,10 @@ class Worker:
 
     def _read_missing(self, decoded: list[Decoded]) -> Awaitable[None]:
         """Begin to read the states that are not here, in one read; await the rest."""
-        recall = self._residents.recall
-        missing = {subject for event in decoded for subject, _ in event[3] if recall(subject) is None}
-        return asyncio.create_task(self._read(list(missing))) if missing else asyncio.sleep(0)
+        young, recall = self._residents.young, self._residents.recall
+        absent = {subject for event in decoded for subject, _ in event[3] if subject not in young}
+        missing = [subject for subject in absent if recall(subject) is None]
+        return asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
 
     async def _read(self, subjects: list[str]) -> None:
         blobs = await self._patience.call(lambda: self._store.read(subjects))
@@ -224,8 +220,6 @@ class Worker:
         yield from self._closed.residents
         yield from self._open.residents
         yield from self._urgent
-
-    # -- the breaker and pauses
 
     def _trip(self, reason: str) -> None:
         """Too many new denials: put back what is not written yet, pause everybody, call for help."""
@@ -273,8 +267,6 @@ class Worker:
         self.paused = reason
         if reason is None:
             self._room.set()
-
-    # -- writing
 
     def _arm(self) -> None:
         """Have the open cycle written when it is full, or has lingered."""
@@ -371,8 +363,6 @@ class Worker:
             for resident in await self._writer.sweep(idle, recall):
                 self._residents.replace(resident.state.subject, resident)
                 self._queue(resident)
-
-    # -- leaving
 
     async def drain(self, deadline_s: float) -> None:
         """Finish what is open until `deadline_s` (loop time), then give up the rest and forget all states.
