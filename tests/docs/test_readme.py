@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 README = Path(__file__).parent.parent.parent / "README.md"
 BLOCKS = fenced_blocks(README)
-QUERIES = [block for block in fenced_blocks(README.parent / "docs" / "operations.md") if block.language == "sql"]
+OPERATIONS = [
+    block
+    for block in fenced_blocks(README.parent / "docs" / "operations.md")
+    if block.language in ("sql", "sh") and not block.shown
+]
 EMBEDDED = "penaltybox run --embedded"
 USUAL = ("npm", "redis-cli", "curl")
 
@@ -58,12 +62,12 @@ def test_what_the_readme_says_happens(block: Block, reader: Reader) -> None:
 
 
 @pytest.mark.stack
-@pytest.mark.programs("curl")
-@pytest.mark.parametrize("block", QUERIES, ids=lambda block: f"operations-{block.line}")
-def test_queries_for_operators_work(block: Block, reader: Reader) -> None:
-    """ClickHouse takes each query of docs/operations.md."""
+@pytest.mark.programs("curl", "redis-cli")
+@pytest.mark.parametrize("block", OPERATIONS, ids=lambda block: f"{block.language}-{block.line}")
+def test_what_operators_are_told_to_run_works(block: Block, reader: Reader) -> None:
+    """Shell blocks of docs/operations.md run, and ClickHouse takes its queries."""
     curl = 'curl -sS --fail "$PENALTYBOX_CLICKHOUSE_URL/?database=penaltybox" --data-binary @-'
-    command = f"{curl} <<'END'\n{block.text}END\n"
+    command = block.text if block.language == "sh" else f"{curl} <<'END'\n{block.text}END\n"
     reader.run(replace(block, language="sh", text=command))
 
 
