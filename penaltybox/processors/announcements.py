@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner
 
 from penaltybox.contracts.errors import StoreUnavailable
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penaltybox.contracts.topics import Topics
 
 log = logging.getLogger("penaltybox.penalties")
+MAX_LETTER_BYTES: Final = 512 * 1024
+"""Most raw bytes in a dead letter: with base64 it must pass the producer's and the broker's limit of 1 MiB a message, or
+one huge record would stop its partition for ever."""
 _partition = DefaultPartitioner()
 
 
@@ -69,7 +72,7 @@ class KafkaSender:
                     delivered.append(await self._producer.send_batch(batch, topic, partition=partition))
             await asyncio.gather(*delivered)
         except KafkaError as error:
-            if not (error.retriable or error.invalid_metadata):
+            if not (error.retriable or error.invalid_metadata or isinstance(error, KafkaTimeoutError)):
                 raise
             raise StoreUnavailable(f"Kafka did not take {len(messages)} messages: {error!r}") from error
 
@@ -110,7 +113,7 @@ def ladder_message(topics: Topics, subject: str, ladder: Ladder | None) -> Messa
 
 
 def dead_letter(topics: Topics, record: Any, place: tuple[str, int], error: BadEvent, now_ms: int) -> Message:
-    """A record that could not be judged: raw bytes, reason, where it was.
+    """A record that could not be judged: raw bytes (the first `MAX_LETTER_BYTES`), reason, where it was.
 
     Args:
         topics: names.
@@ -120,13 +123,17 @@ def dead_letter(topics: Topics, record: Any, place: tuple[str, int], error: BadE
         now_ms: wall time.
     """
     topic, partition = place
+    raw = record.value or b""
+    detail = error.detail[:512]
+    if len(raw) > MAX_LETTER_BYTES:
+        detail += f"; only its first {MAX_LETTER_BYTES} bytes are kept here"
     letter = DeadLetter(
         ts=now_ms,
         reason=error.reason,
-        detail=error.detail[:512],
+        detail=detail,
         topic=topic,
         partition=partition,
         offset=record.offset,
-        raw=record.value or b"",
+        raw=raw[:MAX_LETTER_BYTES],
     )
     return Message(topics.dead_letters, None, encode(letter))
