@@ -64,13 +64,22 @@ def run(
     policy_of(None, values)
     if embedded == (role is not None):
         raise ConfigurationError("run: wanted a role (penalties or analytics), or --embedded for everything")
-    logging.basicConfig(
-        level=values.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr, force=True
-    )
+    log_as(values.log_level)
     if embedded:
         asyncio.run(_everything(values, data_dir or (Path(values.data_dir) if values.data_dir else None)))
     elif role is not None:
         import_module(f"penaltybox.processors.{role.value}").main(values)
+
+
+def log_as(level: str) -> None:
+    """Log to standard error. DEBUG is for our own loggers: aiokafka's tells passwords, and every record's bytes."""
+    logging.basicConfig(
+        level=max(logging.getLevelNamesMapping()[level], logging.INFO),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+    logging.getLogger("penaltybox").setLevel(level)
 
 
 async def _everything(values: Settings, data_dir: Path | None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, shown
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_FORM = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)")
+_FORM = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)")
 LONGEST_MS = 3650 * 86_400_000
 
 
@@ -24,7 +24,7 @@ def parse_duration(text: object, where: str = "duration") -> int:
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ConfigurationError(
-            f"{where}: got {text!r}, wanted a duration like 90s, 10m, 8h or 14d (a number and one of ms s m h d w)"
+            f"{where}: got {shown(text)}, wanted a duration like 90s, 10m, 8h or 14d (a number and one of ms s m h d w)"
         )
     value = int(match[1]) * _UNITS_MS[match[2]]
     if not 0 < value <= LONGEST_MS:

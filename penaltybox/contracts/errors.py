@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+import reprlib
+from typing import Final
+
+SHOWN: Final = 80
+_brief = reprlib.Repr()
+_brief.maxlevel = 2
+_brief.maxstring = _brief.maxother = _brief.maxlong = SHOWN
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its repr, never longer than `SHOWN`, and never made whole before it is cut.
+
+    A few aliases in YAML make a list that has billions of parts.
+    """
+    text = _brief.repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
 
 class PenaltyboxError(Exception):
     """Root of all errors raised on purpose. The message is a sentence: what, where, got, wanted."""

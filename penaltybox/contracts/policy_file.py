@@ -165,7 +165,7 @@ def _trust(node: Node) -> TrustPolicy:
     multipliers_node = node.child("multipliers", {4: 150, 10: 200})
     multipliers = []
     for key, value in multipliers_node.pairs():
-        if not key.isdigit():
+        if not (key.isascii() and key.isdecimal()):
             raise multipliers_node.error(key, "points: percent of the normal quota, e.g. {4: 150}")
         multipliers.append((int(key), value.whole(least=1, most=10_000)))
     return TrustPolicy(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import SHOWN, ConfigurationError, shown
 from penaltybox.contracts.subjects import DIMENSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+MAX_BYTES: Final = 1 << 20
+"""A policy is written by people; pure Python reads about as much YAML in ten seconds."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -46,10 +50,15 @@ def read_yaml(text: str, name: str) -> object:
     Raises:
         ConfigurationError: not YAML, with line and column.
     """
+    if len(text) > MAX_BYTES:
+        raise ConfigurationError(f"{name}: got {len(text):,} characters, wanted a policy of at most {MAX_BYTES:,}")
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    except (LookupError, AttributeError, TypeError, OverflowError) as error:
+        # What PyYAML's own constructors raise for a value that does not fit its tag, such as `!!bool maybe`.
+        raise ConfigurationError(f"{name}: a value does not fit its !!tag ({error!r}); leave the tag out") from error
     except RecursionError as error:
         raise ConfigurationError(f"{name}: nested too deeply to be a policy") from error
 
@@ -145,5 +154,4 @@ class Node:
 def _short(value: object) -> str:
     if value is None:
         return "nothing"
-    text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a line of a terminal
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= SHOWN else shown(value)

@@ -88,7 +88,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def mask_url(url: str) -> str:
     """A URL whose password, if any, is ``***``."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"  # no URL, so nobody can say which part is the password
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at or ":" not in userinfo:
         return url
@@ -114,6 +117,7 @@ def read_settings(environment: Mapping[str, str], dotenv: Path | None = None) ->
             raise ConfigurationError(f"{name}: no such setting; `penaltybox doctor` lists them")
         values[field] = tuple(filter(None, text.split(","))) if field == "hashed_dimensions" else text
     settings = _convert(values)
+    _check_urls(settings)
     if settings.hashed_dimensions and not settings.hash_key:
         raise ConfigurationError(
             f"{PREFIX}HASH_KEY: got nothing, wanted a key, because {PREFIX}HASHED_DIMENSIONS is set"
@@ -132,13 +136,36 @@ def _convert(values: dict[str, Any]) -> Settings:
     return msgspec.convert(values, Settings, strict=False)
 
 
+def _check_urls(settings: Settings) -> None:
+    """What Python's own URL parser refuses, which every user of the URL would meet as a ValueError."""
+    for name in sorted(_URLS):
+        try:
+            parts = urlsplit(getattr(settings, name))
+            if "," not in parts.netloc:  # several hosts: whoever knows them reads them
+                _ = parts.port
+        except ValueError:  # its text quotes what may hold a password
+            wanted = getattr(Settings(), name)
+            raise ConfigurationError(
+                f"{PREFIX}{name.upper()}: its host or port cannot be read; wanted a URL such as {wanted}"
+            ) from None
+    for broker in settings.kafka.split(","):
+        host, colon, port = broker.strip().rpartition(":")
+        alone = not colon or broker.strip().endswith("]")
+        if not broker.strip() or (not alone and not (host and port.isascii() and port.isdecimal())):
+            raise ConfigurationError(f"{PREFIX}KAFKA: got {settings.kafka!r}, wanted host:port[,host:port…]")
+
+
 def _read_dotenv(path: Path) -> dict[str, str]:
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.strip().removeprefix("export ")
-        if not text or text.startswith("#"):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.strip().removeprefix("export ")
+        if not entry or entry.startswith("#"):
             continue
-        name, equals, value = text.partition("=")
+        name, equals, value = entry.partition("=")
         if not equals:
             raise ConfigurationError(f"{path}:{number}: got a line without =, wanted NAME=value")
         if name.strip().startswith(PREFIX):

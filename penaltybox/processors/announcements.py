@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penaltybox.penalties")
 MAX_LETTER_BYTES: Final = 512 * 1024
-"""Most raw bytes in a dead letter: with base64 it must pass the producer's and the broker's limit of 1 MiB a message, or
-one huge record would stop its partition for ever."""
+"""Most raw bytes in a dead letter: with base64 it must pass the broker's limit of 1 MiB a message, or one huge record
+would stop its partition for ever."""
 _partition = DefaultPartitioner()
 
 

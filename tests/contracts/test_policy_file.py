@@ -250,3 +250,35 @@ def test_durations_read_back(value_ms: int) -> None:
     """A duration as it is shown is the duration as it is written."""
     if value_ms < 10**12:
         assert parse_duration(format_duration(value_ms)) == value_ms
+
+
+def aliases(depth: int) -> str:
+    """A list of a hundred bytes a line that means 10 ** depth values."""
+    lines = ["  - &a0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"  - &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, depth)]
+    return "lateness:\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        aliases(40),
+        "rules: {r: {on: user, count: 2, window: 1m, then: step, shadow: !!bool maybe}}",
+        "rules: {r: {on: user, count: !!int '', window: 1m, then: step}}",
+        "lateness: !!float ''",
+        "allow: [{subject: 'user:1', until: !!timestamp soon}]",
+        "limits: !!python/object/apply:os.system ['true']",
+        "limits: &a {x: *a}",
+        "allow: &a [*a]",
+        "trust: {multipliers: {'²': 150}}",
+        "ladder: {rungs: ['٣m']}",
+        "a: " + "[" * 5000,
+        "# " + "x" * (1 << 20),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_hostile_file_is_a_short_sentence(text: str) -> None:
+    """Bombs of aliases, wrong tags, endless nesting and sizes end as a sentence, at once and without their content."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_policy(text)
+    assert len(str(caught.value)) < 600

@@ -80,6 +80,58 @@ def test_a_line_without_an_equals_sign_is_told(tmp_path: Path) -> None:
         read_settings({}, dotenv)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["not UTF-8", "no permission"])
+def test_an_unreadable_dotenv_is_told(tmp_path: Path, content: bytes | None) -> None:
+    """A file that is no text, or that we may not read, is a sentence with its name."""
+    dotenv = tmp_path / ".env"
+    dotenv.write_bytes(content or b"")
+
+    class Forbidden(type(dotenv)):  # type: ignore[misc] - root may read everything
+        def read_text(self, *_: object, **__: object) -> str:
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(ConfigurationError, match=r"\.env: cannot be read"):
+        read_settings({}, dotenv if content else Forbidden(dotenv))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("REDIS_URL", "redis://:s3cret@[::1"),
+        ("REDIS_URL", "redis://host:s3cret@h:port"),
+        ("REDIS_URL", "redis://h:99999/0"),
+        ("REDIS_URL", "redis://:s3cret\u2100@h"),
+        ("CLICKHOUSE_URL", "http://s3cret:99999"),
+        ("CLICKHOUSE_URL", "http://[s3cret"),
+        ("KAFKA", "host:port"),
+        ("KAFKA", ""),
+        ("KAFKA", "a:1,,b:2"),
+    ],
+)
+def test_addresses_that_cannot_be_read_are_sentences(name: str, value: str) -> None:
+    """What a URL parser or a client would raise as a ValueError names the variable, and tells no password."""
+    with pytest.raises(ConfigurationError, match=f"PENALTYBOX_{name}") as caught:
+        read_settings({f"PENALTYBOX_{name}": value})
+    assert "s3cret" not in str(caught.value)
+    assert mask_url("redis://:s3cret@[::1") == "***"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KAFKA", "a:1, b:2,c"),
+        ("KAFKA", "[::1]:9092,[::1]"),
+        ("REDIS_URL", "redis+sentinel://u:p@h1:26379,h2:26379/main"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+        ("CLICKHOUSE_URL", "chdb:///tmp/x"),
+        ("CLICKHOUSE_URL", "https://u:p@[::1]:8443"),
+    ],
+)
+def test_addresses_that_are_meant_so_are_taken(name: str, value: str) -> None:
+    """Several hosts, IPv6, sockets and directories are no mistakes."""
+    assert getattr(read_settings({f"PENALTYBOX_{name}": value}), name.lower()) == value
+
+
 def test_no_secret_is_ever_shown() -> None:
     """Printed, formatted, masked or logged, settings tell no secret, nor do passwords in URLs show."""
     found = read_settings(SECRETS)

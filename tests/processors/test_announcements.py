@@ -1,4 +1,4 @@
-"""What a worker tells the world must always get there: limits of messages, failures that pass and failures that don't."""
+"""What a worker tells the world gets there: sizes of messages, failures that pass and failures that don't."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from penaltybox.contracts.errors import BadEvent, StoreUnavailable
@@ -19,6 +18,8 @@ from penaltybox.processors.announcements import MAX_LETTER_BYTES, KafkaSender, M
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from aiokafka import AIOKafkaProducer
 
 TOPICS = Topics.named("penaltybox")
 LARGEST_MESSAGE = 1_048_576
