@@ -21,10 +21,12 @@ from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.generations import join, recorded_generation
 from penaltybox.processors.limits import Limits
+from penaltybox.processors.listings import Listings
 from penaltybox.processors.patience import Patience
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.processors.worker import Worker
+from penaltybox.sinks.blocklist import Blocklist
 from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 
@@ -82,7 +84,9 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     """
     ending = ending or ending_by_signals()
     engine = make_engine(settings)
-    store = RedisSubjectStore(open_link(endpoint_of(settings)), settings.redis_prefix)
+    link = open_link(endpoint_of(settings))
+    store = RedisSubjectStore(link, settings.redis_prefix)
+    listings = Listings(engine, store, Blocklist(link, settings.redis_prefix), now_ms)
     sender = kafka_sender(settings)
     worker = Worker(
         engine,
@@ -98,7 +102,8 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     try:
         await sender.start()
         await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
-        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), _watchdog(settings, app, worker)])
+        jobs = [worker.write_cycles(), worker.watch_pause(), listings.watch(), _watchdog(settings, app, worker)]
+        await run_app(app, ending, jobs)
     finally:
         await sender.stop()
         await store.close()

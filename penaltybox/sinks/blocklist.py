@@ -86,8 +86,26 @@ class Blocklist:
         Raises:
             StoreUnavailable: a server did not answer; the listing is incomplete.
         """
-        pattern = f"{_escaped(self._keys.prefix)}:{{{_escaped(dimension) + ':' if dimension else ''}*}}:[bc]*"
-        found = examined = total = 0
+        found = 0
+        async for node, keys, examined, total in self._scan(dimension, "[bc]*"):
+            for block in await self._values(node, keys):
+                found += 1
+                yield block
+            if progress is not None:
+                progress(Progress(examined, total, found))
+
+    async def subjects(self, dimension: str | None = None) -> AsyncIterator[str]:
+        """Every subject of which a state is stored, in no order. Like `blocks` it walks the whole key space."""
+        async for _, keys, _, _ in self._scan(dimension, "state"):
+            for key in keys:
+                parts = self._keys.subject_and_name(key)
+                if parts is not None and parts[1] == "state":
+                    yield parts[0]
+
+    async def _scan(self, dimension: str | None, name: str) -> AsyncIterator[tuple[Link, list[bytes], int, int]]:
+        """Keys by a pattern of their name, each once: node, keys, how many were looked at, how many there are."""
+        pattern = f"{_escaped(self._keys.prefix)}:{{{_escaped(dimension) + ':' if dimension else ''}*}}:{name}"
+        examined = total = 0
         nodes = await self._link.nodes()
         for node in nodes:
             total += (await node.exchange([("DBSIZE",)]))[0]
@@ -98,13 +116,9 @@ class Blocklist:
                 ((cursor, keys),) = await node.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)])
                 fresh = [key for key in dict.fromkeys(keys) if key not in seen]
                 seen.update(fresh)
-                for block in await self._values(node, fresh):
-                    found += 1
-                    yield block
                 examined = min(examined + SCAN_COUNT, total)
                 done = int(cursor) == 0
-                if progress is not None:
-                    progress(Progress(total if done and node is nodes[-1] else examined, total, found))
+                yield node, fresh, total if done and node is nodes[-1] else examined, total
                 if done:
                     break
 

@@ -1,0 +1,114 @@
+"""The allowlist at work on blocks that run already: hidden while their subject is listed, back when the listing ends.
+
+The engine lets nothing happen to a listed subject. But a block that was raised before is a key in Redis, and enforcers
+read nothing else, so the keys are written anew when the policy comes into force and when an entry ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.processors.ladder import active
+from penaltybox.processors.state import decode_state, encode_state, state_expiry
+from penaltybox.processors.writer import next_nonce
+from penaltybox.sinks.subject_store import Lost, Write
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from penaltybox.contracts.policy import AllowEntry
+    from penaltybox.processors.engine import Engine
+    from penaltybox.processors.state import SubjectState
+    from penaltybox.sinks.blocklist import Block
+    from penaltybox.sinks.subject_store import SubjectStore
+
+log = logging.getLogger(__name__)
+EVERY_S: Final = 1.0
+CHUNK: Final = 500
+_HIDEABLE: Final = ("block", "challenge")
+
+
+class Blocks(Protocol):
+    """The reading side of the blocklist (`sinks.blocklist.Blocklist`)."""
+
+    async def lookup(self, subjects: Sequence[str]) -> list[Block | None]:
+        """What is in force against each subject."""
+
+    def subjects(self, dimension: str | None = None) -> AsyncIterator[str]:
+        """Every subject of which a state is stored."""
+
+
+class Listings:
+    """Keeps the keys of listed subjects as they should be.
+
+    Args:
+        engine: whose policy has the allowlist.
+        store: where states are.
+        blocks: what enforcers see.
+        wall_ms: the wall clock.
+    """
+
+    def __init__(self, engine: Engine, store: SubjectStore, blocks: Blocks, wall_ms: Callable[[], int]) -> None:
+        self._engine = engine
+        self._store = store
+        self._blocks = blocks
+        self._wall_ms = wall_ms
+
+    async def watch(self, every_s: float = EVERY_S) -> None:
+        """Set all keys right, then those of every entry that ends, for ever."""
+        due: Sequence[AllowEntry] = self._engine.allowlist.entries
+        coming = [entry for entry in due if entry.until is not None and entry.until > self._wall_ms()]
+        while True:
+            try:
+                await self.set_right(due)
+            except StoreUnavailable as error:
+                log.info("The blocks of allowlisted subjects are looked at again soon: %s", error)
+                await asyncio.sleep(every_s)
+                continue
+            if not coming:
+                await asyncio.Event().wait()
+            await asyncio.sleep(every_s)
+            now = self._wall_ms()
+            due = [entry for entry in coming if entry.until is not None and entry.until <= now]
+            coming = [entry for entry in coming if entry not in due]
+
+    async def set_right(self, entries: Sequence[AllowEntry]) -> int:
+        """Writes the keys of the entries' subjects anew where they are not what they should be; how many those were."""
+        subjects = {entry.subject for entry in entries if entry.subject}
+        if any(entry.cidr for entry in entries):
+            allowlist = self._engine.allowlist
+            async for subject in self._blocks.subjects("ip"):
+                if allowlist.matching(subject):
+                    subjects.add(subject)
+        todo, written = sorted(subjects), 0
+        while todo:
+            chunk, todo = todo[:CHUNK], todo[CHUNK:]
+            lost, done = await self._rewrite(chunk)
+            todo += lost
+            written += done
+        return written
+
+    async def _rewrite(self, subjects: Sequence[str]) -> tuple[list[str], int]:
+        now = self._wall_ms()
+        blobs = await self._store.read(subjects)
+        shown = await self._blocks.lookup(subjects)
+        writes = []
+        for subject, blob, block in zip(subjects, blobs, shown, strict=True):
+            if blob is None:
+                continue
+            state = decode_state(blob)
+            held = active(state.real.deny, now) or active(state.real.challenge, now)
+            if held and (block is not None) == self._engine.allowlist.covers(subject, now):
+                writes.append(self._write(state, now))
+        results = await self._store.write(writes) if writes else []
+        lost = [one.subject for one, result in zip(writes, results, strict=True) if isinstance(result, Lost)]
+        return lost, len(writes) - len(lost)
+
+    def _write(self, state: SubjectState, now: int) -> Write:
+        marks = tuple(mark for mark in self._engine.marks(state, now) if mark.name in _HIDEABLE)
+        blob = encode_state(state, next_nonce())
+        expiry = state_expiry(state, self._engine.policy, now)
+        return Write(state.subject, state.read_number, state.nonce, blob, expiry, marks, bool(state.outbox))
