@@ -1,0 +1,86 @@
+"""`penaltybox unban SUBJECT`: lift what is in force against one subject, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings
+from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.events import Command
+from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.subjects import Canonicaliser, parse_subject
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.events import Penalty
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.settings import Settings
+
+
+def unban(
+    subject: Annotated[str, typer.Argument(help="dimension:value, e.g. ip:203.0.113.7 or user:10086.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the audit trail.")],
+    actor: Actor = "",
+    grace: Annotated[str, typer.Option(help="Nothing counts against it for so long, e.g. 1h.")] = "",
+    keep_level: Annotated[
+        bool, typer.Option("--keep-level", help="Its rung stays as a prior for the next step; else it starts anew.")
+    ] = False,
+    policy_file: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lift block and challenge of one subject, at once.
+
+    What it did until now counts no more. The lift is recorded in the penalties topic, with reason and actor, by the
+    next worker that runs; Kafka may be down now.
+
+        penaltybox unban device:a1b2c3d4 --reason "support ticket 4711" --grace 1h
+    """
+    if not reason.strip():
+        raise ConfigurationError("--reason: got nothing, wanted a sentence for the audit trail")
+    values, at_ms = settings(), now_ms()
+    command = Command(
+        id=ulid(at_ms),
+        ts=at_ms,
+        verb="unban",
+        subject=parse_subject(subject, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)),
+        actor=actor or actor_name(),
+        reason=reason,
+        keep_level=keep_level,
+        grace_ms=parse_duration(grace, "--grace") if grace else 0,
+    )
+    written = asyncio.run(_execute(values, policy_of(policy_file, values), command))
+    if as_json:
+        print_json({"subject": command.subject, "penalties": [_shown(penalty) for penalty in written]})
+        return
+    rung = "starts anew" if not keep_level else "keeps its rung as a prior"
+    out.print(f"{command.subject} is free now, by {command.actor}: {reason}. It {rung}.", markup=False)
+
+
+def _shown(penalty: Penalty) -> dict[str, object]:
+    return {"id": penalty.id, "from": penalty.from_, "to": penalty.to, "action": penalty.action, "ts": penalty.ts}
+
+
+async def _execute(values: Settings, policy: Policy, command: Command) -> list[Penalty]:
+    from penaltybox.processors.engine import Engine
+    from penaltybox.processors.hand import execute
+    from penaltybox.sinks.connections import endpoint_of, open_link
+    from penaltybox.sinks.redis_store import RedisSubjectStore
+
+    store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
+    try:
+        if await store.generation() is None:
+            raise StoreUnavailable(
+                "this Redis has never seen a worker, so nothing is in force here; is PENALTYBOX_REDIS_URL right? "
+                "If it was wiped: penaltybox restore"
+            )
+        await store.join_generation()
+        engine = Engine(policy, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
+        return await execute(engine, store, command, now_ms())
+    finally:
+        await store.close()
