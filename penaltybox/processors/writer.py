@@ -127,6 +127,8 @@ class Writer:
             marks = None
             if resident.remark:
                 marks = marks_of(policy, state, now_ms, listed=allowlist.covers(state.subject, now_ms))
+            if resident.remark or state.outbox:
+                # Whoever stored a penalty may have died before telling the ladder, too.
                 ladder = ladder_record(state)
             nonce = next_nonce()
             write = Write(
@@ -258,4 +260,4 @@ def _news(one: Sent, number: int) -> News:
         resident.telling |= {penalty.id for penalty in penalties}
     if one.ladder is not None:
         one.ladder.seq = number
-    return News(resident, penalties, one.ladder, one.write.marks is not None)
+    return News(resident, penalties, one.ladder, one.write.marks is not None or bool(penalties))
