@@ -154,7 +154,7 @@ class Worker:
             self._open.records += min(size, len(records) - start)
             reading = self._read_missing(decoded)
             await asyncio.sleep(0)  # sends the read
-            if ready and not self._step(ready):
+            if epoch != self._epoch or (ready and not self._step(ready)):
                 await reading
                 return False
             await reading
@@ -257,7 +257,9 @@ class Worker:
                 if self._tripped is not None:
                     await self._store.pause(self._tripped, "breaker", self._wall_ms())
                     self._tripped = None
-                self._set_pause(await self._store.pause_reason())
+                reason = await self._store.pause_reason()
+                if self._tripped is None:  # else the answer is from before the breaker tripped
+                    self._set_pause(reason)
             except StoreUnavailable:
                 continue  # as before; whoever needs the store waits for it
 

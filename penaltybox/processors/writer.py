@@ -27,7 +27,7 @@ from penaltybox.sinks.subject_store import HEADER_BYTES, Lost, Rewound, Write, W
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penaltybox.contracts.events import Ladder
+    from penaltybox.contracts.events import Ladder, Penalty
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.patience import Patience
     from penaltybox.processors.seams import Seam
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
     resident: Resident
     write: Write
     nonce: int
-    outbox: int
+    outbox: tuple[Penalty, ...]
     ladder: Ladder | None
     confirmed: frozenset[str]
 
@@ -143,7 +143,7 @@ class Writer:
             resident.sent = resident.kept
             resident.kept = ()
             resident.dirty = resident.remark = resident.urgent = False
-            sent.append(Sent(resident, write, nonce, len(state.outbox), ladder, resident.confirmed))
+            sent.append(Sent(resident, write, nonce, tuple(state.outbox), ladder, resident.confirmed))
         return sent
 
     def _absorb(self, sent: list[Sent], results: Sequence[WriteResult], news: list[News], todo: list[Resident]) -> None:
@@ -252,10 +252,11 @@ class Writer:
 def _news(one: Sent, number: int) -> News:
     """What the write has stored; penalties written for the first time get its version as their `seq`."""
     resident = one.resident
-    stored = resident.state.outbox[: one.outbox]
-    for penalty in stored:
+    for penalty in one.outbox:
         penalty.seq = penalty.seq or number
-    penalties = [penalty for penalty in stored if penalty.id not in resident.telling]
+    # The teller works beside: what it was told, or has told, while the write was under way is not told again.
+    known = resident.telling | resident.confirmed
+    penalties = [penalty for penalty in one.outbox if penalty.id not in known]
     if penalties:
         resident.telling |= {penalty.id for penalty in penalties}
     if one.ladder is not None:
