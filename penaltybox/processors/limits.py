@@ -21,5 +21,5 @@ class Limits(NamedTuple):
     linger_s: float = 0.05
     slice: int = 1000
     chunk: int = 500
-    records: int = 60_000
+    records: int = 20_000
     sweep_age_ms: int = 2000
