@@ -33,21 +33,18 @@ class Record(NamedTuple):
     value: bytes
 
 
-class Fresh(dict[str, Resident]):
-    """Residents that are made when they are first asked for."""
-
-    def __missing__(self, subject: str) -> Resident:
-        resident = self[subject] = Resident(SubjectState.fresh(subject), time.monotonic())
-        return resident
-
-
 def stepping(records: list[Record]) -> float:
     """Decisions/s of a fresh engine over fresh states."""
-    engine, residents = make_engine(Settings()), Fresh()
+    engine = make_engine(Settings())
+    residents: dict[str, Resident] = {}
     run = Run(TOPICS.decisions, 0, records, lambda: None)
     start = time.perf_counter()
     for first in range(0, len(records), SLICE):
         decoded, _ = decode_run(engine, TOPICS, run, records[first : first + SLICE], now_ms())
+        for event in decoded:
+            for subject, _ in event[3]:
+                if subject not in residents:  # what a read of nothing would do
+                    residents[subject] = Resident(SubjectState.fresh(subject), time.monotonic())
         stepped = step_events(engine, residents, decoded, time.monotonic())
         for resident in stepped.queued:  # what a write would do to it
             resident.kept = ()
