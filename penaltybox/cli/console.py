@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 
+from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penaltybox.contracts.policy import Policy
 
@@ -39,6 +42,20 @@ PolicyFile = Annotated[
 def settings() -> Settings:
     """Settings of this process: PENALTYBOX_* variables, then `.env` in the working directory."""
     return read_settings(os.environ, Path(".env"))
+
+
+@contextmanager
+def kafka_errors(values: Settings) -> Iterator[None]:
+    """Make a sentence of what aiokafka raises: a broker that is away, or refuses us."""
+    from aiokafka.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        raise StoreUnavailable(
+            f"Kafka at {values.kafka} ({values.kafka_security_protocol}): {error!r}. What was not finished is not "
+            "acknowledged: try again. `penaltybox doctor` looks for what is wrong."
+        ) from error
 
 
 def policy_path(path: Path | None, values: Settings) -> Path:
@@ -64,8 +81,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    return Group(f"[bold]{title}[/bold]", made)
+        made.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
+    return Group(f"[bold]{escape(title)}[/bold]", made)
 
 
 def instant(ts_ms: int | None) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.markup import escape
 
 from penaltybox.cli.console import AsJson, PolicyFile, instant, left, out, policy_of, print_json, settings, table
 from penaltybox.contracts.clock import now_ms
@@ -105,7 +106,7 @@ def _show_now(one: Explanation) -> None:
     for hold in one.in_force:
         verb = "denied" if hold.action == "deny" else "challenged"
         end = "permanently" if hold.until is None else f"until {instant(hold.until)} ({left(hold.left_ms)} left)"
-        out.print(f"  [bold red]{verb}[/bold red] {end}, rung {hold.rung}, by rule {hold.rule}")
+        out.print(f"  [bold red]{verb}[/bold red] {end}, rung {escape(hold.rung)}, by rule {escape(hold.rule)}")
     if not one.in_force and not one.allowlisted:
         out.print("  neither denied nor challenged now")
     _show_standing(one)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, out, print_json, settings
+from penaltybox.cli.console import AsJson, kafka_errors, out, print_json, settings
 from penaltybox.cli.pauses import Actor, actor_name
 from penaltybox.contracts.clock import now_ms
 
@@ -35,7 +35,8 @@ def restore(
         typer.confirm(
             f"Restore {values.redis_prefix}:* at the Redis of the settings, and begin a new generation?", abort=True
         )
-    done = asyncio.run(_restore(values, actor or actor_name(), reason))
+    with kafka_errors(values):
+        done = asyncio.run(_restore(values, actor or actor_name(), reason))
     if as_json:
         print_json(done._asdict())
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penaltybox.cli.console import PolicyFile, out, policy_of, policy_path, settings
+from penaltybox.cli.console import PolicyFile, kafka_errors, out, policy_of, policy_path, settings
 from penaltybox.cli.setup import create_tables, create_topics
 from penaltybox.contracts.errors import ConfigurationError
 
@@ -68,7 +68,8 @@ def run(
     if embedded:
         asyncio.run(_everything(values, data_dir or (Path(values.data_dir) if values.data_dir else None)))
     elif role is not None:
-        import_module(f"penaltybox.processors.{role.value}").main(values)
+        with kafka_errors(values):
+            import_module(f"penaltybox.processors.{role.value}").main(values)
 
 
 def log_as(level: str) -> None:

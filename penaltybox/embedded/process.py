@@ -61,7 +61,7 @@ class GuardedProcess:
 
     def start(self) -> None:
         """Start guard and server; returns when the server's pid is known (it may not listen yet)."""
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._guard = subprocess.Popen(  # noqa: S603 - our own interpreter and script
                 [sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), str(self.grace_s), *self.command],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -101,7 +102,7 @@ class Server(ABC):
         """
         if self.running:
             return self
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_data_dir()
         held = self._reservation is not None
         try:
             self._start_somewhere()
@@ -110,6 +111,22 @@ class Server(ABC):
                 self.close()
             raise
         return self
+
+    def _make_data_dir(self) -> None:
+        """For this user alone: subjects are other people's data.
+
+        Raises:
+            ConfigurationError: it cannot be made or written.
+        """
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.data_dir):
+                pass
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.name} cannot keep its data in {self.data_dir}: {error.strerror}. Choose another directory with "
+                "--data-dir or PENALTYBOX_DATA_DIR."
+            ) from error
 
     def _start_somewhere(self) -> None:
         """Start on the held port, or on a new one as often as somebody takes it first."""
