@@ -2,13 +2,14 @@
 
 A process of its own, so that the engine's memory and threads are not the worker's. Loopback only. A web page in a
 browser of the same machine must not reach it: requests with an Origin, or for a host name that is not loopback's, are
-refused.
+refused. Nor must other users of the machine: the engine reads and writes files (`file(…)`) with the rights of ours.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import socket
 import sys
@@ -20,13 +21,14 @@ from urllib.parse import urlsplit
 
 from penaltybox.embedded.clickhouse_engine import Answer, Engine, EngineError, summary_json
 from penaltybox.embedded.clickhouse_request import RequestError, read_request
-from penaltybox.embedded.ports import LOOPBACK
+from penaltybox.embedded.ports import LOOPBACK, user_of
 
 logger = logging.getLogger("penaltybox.embedded.clickhouse")
 BODY_LIMIT = 1 << 30
 DRAIN_S = 3.0  # below the guard's grace
 _BAD_REQUEST = 400
 _FAILED = 500
+_ROOT = 0
 _HOSTS = frozenset({"127.0.0.1", "localhost", ""})
 
 
@@ -57,6 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
     engine: ClassVar[Engine]
     in_flight: ClassVar[InFlight]
+    _ours = False
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or each answer waits 40 ms for the client's delayed acknowledgement
     wbufsize = -1  # headers and body in one write
@@ -71,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         try:
+            self._refuse_other_users()
             body = self._body()
             url = urlsplit(self.path)
             self._refuse_browsers()
@@ -90,6 +94,13 @@ class Handler(BaseHTTPRequestHandler):
                 self._fail(_FAILED, error.code, str(error))
             else:
                 self._answer(answer, request.query_id)
+
+    def _refuse_other_users(self) -> None:
+        if not self._ours:
+            user = user_of(self.client_address, self.request.getsockname())
+            if user not in (os.getuid(), _ROOT):
+                raise RequestError("only the user who started the stack may use its ClickHouse")
+            self._ours = True
 
     def _refuse_browsers(self) -> None:
         if self.headers.get("Origin") or self.headers.get("Sec-Fetch-Site"):

@@ -61,6 +61,25 @@ def listeners(pid: int) -> list[Listener]:
     return [found for found in _all_listeners(pid) if f"socket:[{found.inode}]" in targets]
 
 
+def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """The user id behind the other end of an IPv4 connection on this machine; None when there is no such connection.
+
+    Args:
+        client: address and port of the end that is asked about.
+        server: our own end.
+    """
+    try:
+        lines = Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    wanted = [_kernel_form(*client), _kernel_form(*server)]
+    return next((int(fields[7]) for fields in map(str.split, lines) if fields[1:3] == wanted), None)
+
+
+def _kernel_form(address: str, port: int) -> str:
+    return f"{socket.inet_aton(address)[::-1].hex().upper()}:{port:04X}"
+
+
 def _all_listeners(pid: int) -> Iterator[Listener]:
     for table in ("tcp", "tcp6"):
         try:
