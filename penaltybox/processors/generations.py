@@ -7,7 +7,8 @@ last restore, has begun.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiokafka.errors import KafkaError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.announcements import Sender
     from penaltybox.sinks.subject_store import SubjectStore
 
+log = logging.getLogger(__name__)
 KEY: Final = "generation"
 
 
@@ -37,10 +39,19 @@ async def recorded_generation(settings: Settings) -> str | None:
     try:
         async for record in read_topic(settings, Topics.named(settings.topic_prefix).control):
             if record.key == KEY.encode() and record.value is not None:
-                found = msgspec.json.decode(record.value, type=Control)
+                found = read_control(record) or found
     except KafkaError as error:
         raise StoreUnavailable(f"Kafka did not tell which generation of the store is right: {error!r}") from error
     return found.value if found else None
+
+
+def read_control(record: Any) -> Control | None:
+    """A record of the control topic; None, and logged, when it is no control: a newer release's, or somebody else's."""
+    try:
+        return msgspec.json.decode(record.value, type=Control)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        log.warning("Partition %d, offset %d: no control, left out: %s", record.partition, record.offset, error)
+        return None
 
 
 async def record_generation(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penaltybox.contracts.events import Control, Ladder
+from penaltybox.contracts.events import Ladder
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.topics import Topics
-from penaltybox.processors.generations import record_generation
+from penaltybox.processors.generations import read_control, record_generation
 from penaltybox.processors.patience import RESTORED
 from penaltybox.processors.remedies import marks_of
 from penaltybox.processors.state import encode_state, state_expiry, state_from_ladder
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
     from typing import Any
 
+    from penaltybox.contracts.events import Control
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.announcements import Sender
     from penaltybox.processors.engine import Engine
@@ -87,8 +88,8 @@ async def _restore_pause(store: SubjectStore, records: AsyncIterable[Any]) -> st
     async for record in records:
         if record.value is None:
             continue
-        control = msgspec.json.decode(record.value, type=Control)
-        if control.kind in {"pause", "resume"}:
+        control = read_control(record)
+        if control is not None and control.kind in {"pause", "resume"}:
             last = control
     if last is None or last.kind == "resume":
         return None
@@ -101,9 +102,14 @@ async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:
     newest: dict[str, Ladder] = {}
     async for record in records:
         if record.value is None:
-            newest.pop(record.key.decode(), None)
+            newest.pop((record.key or b"").decode("utf-8", "replace"), None)
             continue
-        ladder = msgspec.json.decode(record.value, type=Ladder)
+        try:
+            ladder = msgspec.json.decode(record.value, type=Ladder)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            # Others may write there too; one record that is no ladder must not cost all the ladders.
+            log.warning("Partition %d, offset %d: no ladder, left out: %s", record.partition, record.offset, error)
+            continue
         known = newest.get(ladder.subject)
         if known is None or ladder.seq >= known.seq:
             newest[ladder.subject] = ladder

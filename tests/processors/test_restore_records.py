@@ -1,0 +1,56 @@
+"""What stands in the topics that a restore reads: also what nobody of ours has written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penaltybox.contracts.events import Control, Ladder, encode
+from penaltybox.processors.generations import read_control
+from penaltybox.processors.restore import newest_ladders
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+JUNK = [b"", b"junk", b"{}", b"\xff\xfe", b'{"v":2}', b"[" * 5000, b'{"a":' + b"[" * 5000]
+
+
+def record(value: bytes | None, key: bytes | None = b"user:1") -> Any:
+    return SimpleNamespace(key=key, value=value, partition=0, offset=7)
+
+
+async def topic(*records: Any) -> AsyncIterator[Any]:
+    for one in records:
+        yield one
+
+
+def ladder(seq: int, subject: str = "user:1") -> bytes:
+    return encode(Ladder(subject=subject, seq=seq, ts=1, rung="5m", at=1, end=2))
+
+
+@pytest.mark.parametrize("junk", JUNK)
+async def test_a_record_that_is_no_ladder_costs_only_itself(junk: bytes) -> None:
+    """At the worst of times one foreign record must not keep all blocks from coming back."""
+    found = await newest_ladders(
+        topic(record(ladder(3)), record(junk), record(junk, None), record(ladder(2, "user:2")))
+    )
+    assert {subject: one.seq for subject, one in found.items()} == {"user:1": 3, "user:2": 2}
+
+
+async def test_tombstones_take_away_what_came_before() -> None:
+    """Also one without a key, or with one that is no text, harms nobody else."""
+    found = await newest_ladders(
+        topic(record(ladder(3)), record(None, None), record(None, b"\xff"), record(None), record(ladder(2, "user:2")))
+    )
+    assert list(found) == ["user:2"]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_a_record_that_is_no_control_is_none(junk: bytes) -> None:
+    """A newer release's kind, or junk, is left out: every worker reads this topic when it starts."""
+    assert read_control(record(junk)) is None
+    control = Control(id="1", ts=1, key="generation", kind="restore", value="g")
+    assert read_control(record(encode(control))) == control
+    assert read_control(record(encode(control).replace(b'"restore"', b'"something-new"'))) is None
