@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     enforced: Annotated[bool, Meta(description="false: a dry run, only shadow rules see it")] = True
     count: Annotated[int, Meta(ge=1, le=1_000_000, description="identical denials this record stands for")] = 1
     cached: Annotated[bool, Meta(description="answered by a local cache of the limiter")] = False
-    sample_rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    sample_rate: Annotated[float, Meta(ge=1e-6, le=1, description="of sampled allows")] | None = None
     attrs: Annotated[dict[str, Text], Meta(max_length=8, description="up to 8 short strings")] = {}
 
 

@@ -153,14 +153,16 @@ class TopicPlan(NamedTuple):
         )
 
     def wanted(self, topics: Topics) -> dict[str, tuple[int, dict[str, str]]]:
-        """Partitions and configuration of each topic. Control has one partition: the order of its commands is one."""
+        """Partitions and configuration of each topic. Control has one partition: the order of its commands is one.
+
+        What senders outside write has the broker's time, which bounds their clocks: a fence far in the future would
+        make its subject immune until then.
+        """
         compacted = {"cleanup.policy": "compact"}
+        bounded = {"message.timestamp.type": "LogAppendTime"}
         return {
-            topics.decisions: (
-                self.partitions,
-                {**_kept(self.decisions_ms), "message.timestamp.type": "LogAppendTime"},
-            ),
-            topics.outcomes: (self.partitions, _kept(self.outcomes_ms)),
+            topics.decisions: (self.partitions, _kept(self.decisions_ms) | bounded),
+            topics.outcomes: (self.partitions, _kept(self.outcomes_ms) | bounded),
             topics.penalties: (self.partitions, _kept(self.penalties_ms)),
             topics.ladders: (self.partitions, compacted),
             topics.control: (1, compacted),

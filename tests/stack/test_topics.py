@@ -158,3 +158,11 @@ def test_security_options() -> None:
     with pytest.raises(ConfigurationError, match="KAFKA_CA"):
         Connection("k:1", security_protocol="SSL", ca="/absent/ca.pem").client_options()
     assert Connection("k:1", security_protocol="SSL").client_options()["ssl_context"] is not None
+
+
+def test_what_senders_outside_write_has_the_brokers_time() -> None:
+    """Their clocks are bounded: an outcome from the year 2100 would make its subject immune until then."""
+    topics = Topics.named("penaltybox")
+    wanted = TopicPlan().wanted(topics)
+    bounded = {name for name, (_, config) in wanted.items() if config.get("message.timestamp.type") == "LogAppendTime"}
+    assert bounded == {topics.decisions, topics.outcomes}
