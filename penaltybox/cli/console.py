@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from rich.table import Table
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.settings import Settings, read_settings
+from penaltybox.contracts.subjects import Canonicaliser, decode_value, hash_value, parse_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
 
 _PIPED_WIDTH = 110
+_HASHED = re.compile(r"[A-Za-z0-9_-]{22}")
 out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH)
 err = Console(stderr=True, highlight=False)
 
@@ -68,6 +71,28 @@ def policy_path(path: Path | None, values: Settings) -> Path:
 def policy_of(path: Path | None, values: Settings) -> Policy:
     """The policy that a command works with."""
     return load_policy(policy_path(path, values))
+
+
+def typed_subject(text: str, values: Settings) -> str:
+    """Canonical text of a subject as a person types it; where a dimension is hashed, the plain value is hashed.
+
+    A value that looks like an HMAC already (22 characters of base64url) is taken for one: `blocks` prints those.
+
+    Raises:
+        BadEvent: no subject.
+    """
+    name = parse_subject(text, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
+    if not values.hashed_dimensions:
+        return name
+    dimension, _, encoded = name.partition(":")
+    key = values.hash_key.encode()
+    parts = [
+        hash_value(key, part, decode_value(value), values.ipv6_prefix)
+        if part in values.hashed_dimensions and _HASHED.fullmatch(value) is None
+        else value
+        for part, value in zip(dimension.split("+"), encoded.split("+"), strict=True)
+    ]
+    return f"{dimension}:{'+'.join(parts)}"
 
 
 def print_json(document: Any) -> None:

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from penaltybox.cli.console import AsJson, PolicyFile, instant, left, out, policy_of, print_json, settings, table
+from penaltybox.cli.console import (
+    AsJson,
+    PolicyFile,
+    instant,
+    left,
+    out,
+    policy_of,
+    print_json,
+    settings,
+    table,
+    typed_subject,
+)
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import StoreUnavailable
-from penaltybox.contracts.subjects import Canonicaliser, parse_subject
 
 if TYPE_CHECKING:
     from penaltybox.cli.explanation import Explanation
@@ -52,7 +62,7 @@ def explain(
 
     values = settings()
     policy = policy_of(policy_file, values)
-    name = parse_subject(subject, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
+    name = typed_subject(subject, values)
     state = asyncio.run(_read(values, name))
     explanation = explain_state(state, name, policy, now_ms())
     history, missing = _history(values, name, policy)

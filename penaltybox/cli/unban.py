@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings
+from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
 from penaltybox.cli.pauses import Actor, actor_name
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.subjects import Canonicaliser, parse_subject
+from penaltybox.contracts.subjects import Canonicaliser
 
 if TYPE_CHECKING:
     from penaltybox.contracts.events import Penalty
@@ -48,7 +48,7 @@ def unban(
         id=ulid(at_ms),
         ts=at_ms,
         verb="unban",
-        subject=parse_subject(subject, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)),
+        subject=typed_subject(subject, values),
         actor=actor or actor_name(),
         reason=reason,
         keep_level=keep_level,

@@ -193,7 +193,12 @@ def _allow(node: Node) -> AllowEntry:
         return AllowEntry(cidr=str(network), until=until, note=note)
     subject = node.child("subject", "")
     try:
-        return AllowEntry(subject=parse_subject(subject.text()), until=until, note=note)
+        name = parse_subject(subject.text())
+        if name.startswith("ip:") and ":" in name[3:]:
+            # As a range it is found whatever the setting says about how much of an IPv6 address counts.
+            address = subject.text()[3:]
+            return AllowEntry(cidr=str(ipaddress.ip_network(address, strict=False)), until=until, note=note)
+        return AllowEntry(subject=name, until=until, note=note)
     except BadEvent as error:
         raise subject.error(subject.value, error.detail) from error
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from penaltybox.contracts.durations import format_duration, parse_duration
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.policy_file import default_policy_path, load_policy, parse_policy
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.processors.allowlist import Allowlist
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,3 +284,14 @@ def test_a_hostile_file_is_a_short_sentence(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_policy(text)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("prefix", [56, 64, 128])
+@pytest.mark.parametrize("listed", ["ip:2001:db8:0:1::7", "ip:2001:db8:0:1::/64", "ip:203.0.113.7"])
+def test_a_listed_address_is_found_however_much_of_it_counts(listed: str, prefix: int) -> None:
+    """How many bits of an IPv6 address count is a setting that a policy does not know."""
+    policy = parse_policy(f"allow: ['{listed}']")
+    address = listed[3:].removesuffix("/64") or "::"
+    subject = Canonicaliser(prefix).subject("ip", address)
+    assert Allowlist(policy.allow).covers(subject, 1)
+    assert not Allowlist(policy.allow).covers(Canonicaliser(prefix).subject("ip", "2001:db8:1::7"), 1)
