@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import heapq
+import zlib
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,14 +192,29 @@ def _line_id(seed: bytes, line: Line) -> str:
 
 
 def read_lines(stream: IO[bytes]) -> Iterator[Line]:
-    """The lines of a stream. A line over the bound is cut, so that no line can fill the memory."""
+    """The lines of a stream. A line over the bound is cut, so that no line can fill the memory.
+
+    Raises:
+        ConfigurationError: it cannot be read on, or its compressed data is damaged.
+    """
     offset = 0
-    while raw := stream.readline(MAX_LINE_BYTES + 2):
+    while raw := _read(stream, MAX_LINE_BYTES + 2):
         start, offset = offset, offset + len(raw)
         kept = raw.rstrip(b"\r\n")
-        while not raw.endswith(b"\n") and (raw := stream.readline(MAX_LINE_BYTES)):
+        while not raw.endswith(b"\n") and (raw := _read(stream, MAX_LINE_BYTES)):
             offset += len(raw)
         yield Line(start, kept)
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    try:
+        return stream.readline(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(getattr(stream, "name", ""), error) from error
+
+
+def _unreadable(name: object, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"log {name}: cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 @contextmanager
@@ -206,20 +222,20 @@ def open_log(path: str | Path) -> Iterator[IO[bytes]]:
     """A log file opened for reading; gzip is known by its first bytes, whatever the name.
 
     Raises:
-        ConfigurationError: it cannot be opened, or its compressed data is damaged.
+        ConfigurationError: it cannot be opened. What fails while it is in use is told by whom it fails.
     """
     try:
-        with Path(path).open("rb") as plain:
-            zipped = plain.read(2) == _GZIP
-            plain.seek(0)
-            if not zipped:
-                yield plain
-                return
-            with gzip.open(plain) as unzipped:
-                yield cast("IO[bytes]", unzipped)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"log {path}: cannot be read: {reason}") from error
+        plain = Path(path).open("rb")  # noqa: SIM115 - closed below; only its opening is our failure
+        zipped = plain.read(2) == _GZIP
+        plain.seek(0)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with plain:
+        if not zipped:
+            yield plain
+            return
+        with gzip.open(plain) as unzipped:
+            yield cast("IO[bytes]", unzipped)
 
 
 def end_of_log(lines: Iterable[Line]) -> int:

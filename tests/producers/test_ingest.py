@@ -142,3 +142,19 @@ def test_unreadable_files_are_sentences(tmp_path: Path) -> None:
     damaged.write_bytes(gzip.compress(line(1) * 100)[:60])
     with pytest.raises(ConfigurationError, match=r"a\.gz: cannot be read"), open_log(damaged) as log:
         list(read_lines(log))
+
+
+def test_damaged_bytes_in_the_middle_are_a_sentence(tmp_path: Path) -> None:
+    """A compressed log whose middle is garbage fails with its name, wherever the decompressor notices."""
+    packed = bytearray(gzip.compress(LOG.read_bytes()))
+    packed[5000:5200] = b"\xff" * 200
+    damaged = tmp_path / "b.gz"
+    damaged.write_bytes(packed)
+    with pytest.raises(ConfigurationError, match=r"b\.gz: cannot be read"), open_log(damaged) as log:
+        list(read_lines(log))
+
+
+def test_what_fails_while_a_log_is_read_is_not_the_logs_failure() -> None:
+    """A broken pipe (`--dry-run | head`), or a broker that is away, is told as what it is."""
+    with pytest.raises(BrokenPipeError), open_log(LOG):
+        raise BrokenPipeError
