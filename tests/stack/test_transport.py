@@ -92,6 +92,18 @@ async def test_runs_arrive_whole_and_are_committed(settings: Settings, fresh_top
     assert await committed(settings, topic) == 5000
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_senders_compress_as_they_like(codec: str, settings: Settings, fresh_topic: Topic) -> None:
+    """A worker reads every codec of Kafka: one batch that it could not read would stop its partition for ever."""
+    topic = await fresh_topic(partitions=1)
+    async with AIOKafkaProducer(bootstrap_servers=settings.kafka, compression_type=codec, linger_ms=5) as producer:
+        for value in range(200):
+            await producer.send(topic, b"%d" % value + b"." * 100)
+    async with running(Member(settings, topic)) as member:
+        await wait_until(lambda: len(member.got) >= 200, deadline_s=30)
+    assert [int(value.rstrip(b".")) for value in member.got] == list(range(200))
+
+
 async def test_what_is_not_acknowledged_is_not_committed(settings: Settings, fresh_topic: Topic) -> None:
     """A worker that leaves without acknowledging gives its records back: the next one gets all of them."""
     topic = await fresh_topic(partitions=PARTITIONS)
