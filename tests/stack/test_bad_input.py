@@ -9,6 +9,7 @@ import pytest
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import DeadLetter, encode
+from penaltybox.processors.announcements import MAX_LETTER_BYTES
 from tests.contracts.test_decoding import BAD, raw_of
 from tests.stack.arena import Arena
 from tests.stack.households import decisions
@@ -43,3 +44,21 @@ async def test_every_malformed_record_becomes_a_dead_letter(
         values = [value async for _, value in arena.records(arena.topics.decisions) if value not in bad]
         assert sorted(values) == sorted(encode(decision) for _, decision in good)
         await arena.check(await arena.oracle())
+
+
+async def test_a_record_as_large_as_brokers_take_stops_nobody(
+    broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path
+) -> None:
+    """Its letter, half as long again in base64, would be larger than any broker takes: it keeps the beginning."""
+    good = decisions(100, now_ms())
+    huge = b"\xff" * 1_000_000
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.start_worker()
+        await arena.producer.send(arena.topics.decisions, huge, partition=0)
+        await arena.publish(good)
+        await arena.finished()
+        (letter,) = [
+            msgspec.json.decode(raw, type=DeadLetter) async for _, raw in arena.records(arena.topics.dead_letters)
+        ]
+        assert letter.reason == "too_large"
+        assert letter.raw == huge[:MAX_LETTER_BYTES]
