@@ -83,7 +83,7 @@ async def _read(values: Settings, subject: str) -> SubjectState | None:
         (blob,) = await store.read([subject])
     finally:
         await store.close()
-    return None if blob is None else decode_state(blob)
+    return None if blob is None else decode_state(blob, subject)
 
 
 def _history(values: Settings, subject: str, policy: Policy) -> tuple[list[dict[str, Any]], str]:

@@ -30,7 +30,7 @@ async def execute(engine: Engine, store: SubjectStore, command: Command, now_ms:
     """
     for _ in range(ATTEMPTS):
         (blob,) = await store.read([command.subject])
-        state = SubjectState.fresh(command.subject) if blob is None else decode_state(blob)
+        state = SubjectState.fresh(command.subject) if blob is None else decode_state(blob, command.subject)
         before = len(state.outbox)
         if engine.apply_command(state, command, Handling(now_ms)) == HELD:
             return []

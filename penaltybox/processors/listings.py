@@ -99,7 +99,7 @@ class Listings:
         for subject, blob, block in zip(subjects, blobs, shown, strict=True):
             if blob is None:
                 continue
-            state = decode_state(blob)
+            state = decode_state(blob, subject)
             held = active(state.real.deny, now) or active(state.real.challenge, now)
             if held and (block is not None) == self._engine.allowlist.covers(subject, now):
                 writes.append(self._write(state, now))

@@ -108,18 +108,24 @@ def encode_state(state: SubjectState, nonce: int) -> bytes:
     return bytes(blob)
 
 
-def decode_state(blob: bytes) -> SubjectState:
+def decode_state(blob: bytes, subject: str = "a subject") -> SubjectState:
     """The state in a blob. Penalties that were first written with it get its version as their `seq`.
+
+    Args:
+        blob: as stored.
+        subject: whose it is, for the message.
 
     Raises:
         PenaltyboxError: unknown codec or damaged bytes: another release wrote it, or something else did.
     """
     if not blob or blob[0] != CODEC:
-        raise PenaltyboxError(f"state blob: got codec {blob[:1]!r}, wanted {CODEC}; was it written by a newer release?")
+        raise PenaltyboxError(
+            f"the state of {subject}: got codec {blob[:1]!r}, wanted {CODEC}; was it written by a newer release?"
+        )
     try:
         state: SubjectState = _decode(memoryview(blob)[1:])
     except msgspec.MsgspecError as error:
-        raise PenaltyboxError(f"state blob: damaged: {error}") from error
+        raise PenaltyboxError(f"the state of {subject} is damaged: {error}; delete its key, or restore") from error
     number_outbox(state)
     state.settle()  # a writer that changed a block by hand need not know of it
     return state

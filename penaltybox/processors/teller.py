@@ -133,7 +133,7 @@ class Teller:
                 told = ladders[subject]
                 if blob is None or (told is not None and blob_version(blob)[0] <= told.seq):
                     continue
-                stored = ladder_record(decode_state(blob))
+                stored = ladder_record(decode_state(blob, subject))
                 if stored is not None and _substance(stored) != _substance(told):
                     newer[subject] = stored
             messages = [ladder_message(self._topics, subject, ladder) for subject, ladder in newer.items()]

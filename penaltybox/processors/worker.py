@@ -189,7 +189,7 @@ class Worker:
         now_s = time.monotonic()
         settle = self._residents.settle
         for subject, blob in zip(subjects, blobs, strict=True):
-            state = SubjectState.fresh(subject) if blob is None else decode_state(blob)
+            state = SubjectState.fresh(subject) if blob is None else decode_state(blob, subject)
             settle(subject, Resident(state, now_s))
 
     def _step(self, decoded: list[Decoded]) -> bool:

@@ -196,7 +196,7 @@ class Writer:
     def step_again(self, resident: Resident, blob: bytes, now_s: float) -> None:
         """Take the stored state and step everything that is open about the subject again."""
         events = [*resident.sent, *resident.kept]
-        state = decode_state(blob)
+        state = decode_state(blob, resident.state.subject)
         effect = 0
         if resident.confirmed:
             told = [one for one in state.outbox if one.id not in resident.confirmed]
@@ -236,7 +236,7 @@ class Writer:
             here = known(subject)
             if blob is None or len(blob) < HEADER_BYTES or (here is not None and here.busy):
                 continue  # who is busy with it here tells it
-            resident = Resident(decode_state(blob), now_s)
+            resident = Resident(decode_state(blob, subject), now_s)
             state = resident.state
             if state.outbox:
                 resident.telling = frozenset(penalty.id for penalty in state.outbox)
