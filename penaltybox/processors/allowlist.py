@@ -5,6 +5,8 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING
 
+from penaltybox.contracts.subjects import decode_value
+
 if TYPE_CHECKING:
     from penaltybox.contracts.policy import AllowEntry
 
@@ -33,7 +35,13 @@ class Allowlist:
         return any(entry.until is None or t < entry.until for entry in found)
 
     def matching(self, subject: str) -> tuple[AllowEntry, ...]:
-        """Every entry for the subject, whether ended or not."""
+        """Every entry for the subject, or for a part of it if it is a combination; whether ended or not."""
+        dimensions, _, values = subject.partition(":")
+        if "+" in dimensions:
+            found = list(self._exact.get(subject, ()))
+            for dimension, value in zip(dimensions.split("+"), values.split("+"), strict=True):
+                found += self.matching(f"{dimension}:{decode_value(value) if dimension == 'ip' else value}")
+            return tuple(found)
         found = list(self._exact.get(subject, ()))
         if self._ranges and subject.startswith("ip:"):
             address = _network(subject[3:])

@@ -224,12 +224,16 @@ class Engine:
         if self.allowlist.entries and self.allowlist.covers(state.subject, t):
             return NOTHING
         wrote, changed = outcome(self.policy, state, record, t)
+        if wrote:
+            state.outbox[-1].late = handling.late
         return (PENALTY | MARKS | CHANGED) if wrote else (CHANGED | MARKS) if changed else NOTHING
 
     def apply_command(self, state: SubjectState, record: Command, handling: Handling) -> int:
         """Applies a command to its subject in place. Commands work on allowlisted subjects too."""
         changed = command(self.policy, state, record, min(record.ts, handling.broker_ms))
         state.settle()
+        if changed:
+            state.outbox[-1].late = handling.late
         return CHANGED | PENALTY | MARKS if changed else HELD
 
 

@@ -78,9 +78,10 @@ class Listings:
     async def set_right(self, entries: Sequence[AllowEntry]) -> int:
         """Writes the keys of the entries' subjects anew where they are not what they should be; how many those were."""
         subjects = {entry.subject for entry in entries if entry.subject}
-        if any(entry.cidr for entry in entries):
+        combined = any("+" in rule.on for rule in self._engine.policy.rules)
+        if entries and (combined or any(entry.cidr for entry in entries)):
             allowlist = self._engine.allowlist
-            async for subject in self._blocks.subjects("ip"):
+            async for subject in self._blocks.subjects(None if combined else "ip"):
                 if allowlist.matching(subject):
                     subjects.add(subject)
         todo, written = sorted(subjects), 0

@@ -91,7 +91,12 @@ def value_of(rule: Rule, decision: Decision, canonicaliser: Canonicaliser) -> in
 
 
 def allowlisted(policy: Policy, subject: str, t: int) -> bool:
-    """Whether an entry of the allowlist, not expired at t, names the subject or a range it lies in."""
+    """Whether an entry of the allowlist, not expired at t, names the subject, a part of it, or a range it lies in."""
+    dimensions, values = subject.split(":", 1)
+    if "+" in dimensions:
+        pairs = zip(dimensions.split("+"), values.split("+"), strict=True)
+        if any(allowlisted(policy, f"{dimension}:{value}", t) for dimension, value in pairs):
+            return True
     return any(
         (entry.until is None or t < entry.until)
         and (subject == entry.subject or (entry.cidr != "" and inside(subject, entry.cidr)))
