@@ -60,6 +60,10 @@ def unban(
         return
     rung = "starts anew" if not keep_level else "keeps its rung as a prior"
     out.print(f"{command.subject} is free now, by {command.actor}: {reason}. It {rung}.", markup=False)
+    if not any("lifts" in penalty.evidence for penalty in written):
+        out.print(
+            "Nothing was in force against it. Is the subject the one you meant? penaltybox blocks lists them all."
+        )
 
 
 def _shown(penalty: Penalty) -> dict[str, object]:

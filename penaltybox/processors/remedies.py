@@ -81,6 +81,9 @@ def command(policy: Policy, state: SubjectState, record: Command, t: int) -> boo
     track = state.real
     rung = _rung(policy, state, t)
     evidence: dict[str, str | int | list[str]] = {"verb": record.verb}
+    lifts = [hold.penalty for hold in (track.deny, track.challenge) if hold is not None and active(hold, t)]
+    if lifts and record.verb != "ban":
+        evidence["lifts"] = lifts
     if any(penalty.trigger_id == record.id for penalty in state.outbox):
         return False
     if record.verb == "ban":

@@ -35,6 +35,7 @@ async def test_a_lift_takes_the_block_and_is_told_by_the_worker() -> None:
         engine = rig.worker._engine
         (penalty,) = await execute(engine, rig.store, unban(rig.clock.ms, grace_ms=60_000), rig.clock.ms)
         assert (penalty.action, penalty.to, penalty.actor) == ("lift", "none", "alice")
+        assert penalty.evidence["lifts"] == [rig.sender.penalties()[0].id]
         assert rig.store.mark("user:u1", "block") is None
         await wait_until(lambda: any(one.action == "lift" for one in rig.sender.penalties()))
         told = rig.sender.penalties()[-1]
@@ -62,3 +63,11 @@ async def test_a_lift_that_loses_every_race_says_so() -> None:
     await execute(engine, store, unban(T0), T0)
     with pytest.raises(StoreUnavailable, match="written too often"):
         await execute(engine, store, unban(T0 + 1, verb="pardon"), T0 + 1)
+
+
+async def test_a_lift_of_nothing_says_so() -> None:
+    """A typing error in the subject frees nobody; the record tells it apart from a lift of something."""
+    rig = Rig(policy=BLOCKING)
+    (penalty,) = await execute(rig.worker._engine, rig.store, unban(rig.clock.ms), rig.clock.ms)
+    assert penalty.action == "lift"
+    assert "lifts" not in penalty.evidence
