@@ -10,6 +10,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penaltybox.processors.state import Counter, Track
 
 UNCHANGED: Final = 0
@@ -94,7 +96,7 @@ def count_event(counter: Counter, event: int, t: int, weight: int, window_ms: in
     return FIRED if total >= n and not before else CHANGED
 
 
-def score_at(scores: list[tuple[int, int, int]], now: int, window_ms: int) -> int:
+def score_at(scores: Iterable[tuple[int, int, int]], now: int, window_ms: int) -> int:
     """A risk score: every contribution decays linearly to zero over the window, in integers."""
     return sum(points * max(0, window_ms - (now - t)) // window_ms for t, _, points in scores)
 
@@ -110,7 +112,8 @@ def add_score(track: Track, t: int, contributions: list[tuple[int, int]], window
     now = max([t, *(at for at, _, _ in track.scores)])
     kept = [entry for entry in track.scores if entry[0] > now - window_ms]
     before = score_at(kept, now, window_ms)
-    track.scores = sorted(kept + [entry for entry in new if entry[0] > now - window_ms])[-MAX_CONTRIBUTIONS:]
+    added = [entry for entry in new if entry[0] > now - window_ms]
+    track.scores = tuple(sorted([*kept, *added])[-MAX_CONTRIBUTIONS:])
     return before, score_at(track.scores, now, window_ms)
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision, Outcome
-from penaltybox.contracts.subjects import Canonicaliser, Name, value_hash
+from penaltybox.contracts.subjects import MAX_CACHED, Canonicaliser, Name, value_hash
 from penaltybox.processors.allowlist import Allowlist
 from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_value
 from penaltybox.processors.ladder import active
 from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome
+from penaltybox.processors.state import NOTHING as NOTHING_YET
 from penaltybox.processors.state import Counter, SubjectState, Track, copy_state
 from penaltybox.processors.steps import Case, Trigger, react, soften_block
 from penaltybox.processors.visibility import Detection, Plan, Sight, Visibility, combination_values
@@ -68,6 +69,7 @@ class Engine:
         self.allowlist = Allowlist(policy.allow)
         self._visibility = Visibility(policy)
         self._lists = bool(policy.allow)
+        self._attrs: dict[str, int] = {}
         self._windows = {rule.key: rule.window_ms for rule in policy.rules}
 
     def touches(self, decision: Decision, names: Sequence[Name] | None = None) -> list[tuple[str, Plan]]:
@@ -157,7 +159,7 @@ class Engine:
             if one.counts:
                 seen = _count(track, one, decision, t)
             else:
-                value = names[place].hash if place >= 0 else value_hash(decision.attrs[one.attr])
+                value = names[place].hash if place >= 0 else self._attr(decision.attrs[one.attr])
                 seen = _see(track, one, value, t)
             if seen != UNCHANGED:
                 effect |= CHANGED
@@ -170,6 +172,15 @@ class Engine:
                 state.settle()
         return effect
 
+    def _attr(self, value: str) -> int:
+        """Hash of an attr's value, remembered and bounded."""
+        known = self._attrs.get(value)
+        if known is None:
+            if len(self._attrs) >= MAX_CACHED:
+                self._attrs.clear()
+            known = self._attrs[value] = value_hash(value)
+        return known
+
     def _shadow(
         self, state: SubjectState, sight: Sight, decision: Decision, names: Sequence[Name], t: int, handling: Handling
     ) -> int:
@@ -180,7 +191,7 @@ class Engine:
             return HELD
         effect = self._track(state, track, (sight,), decision, names, t, handling, shadow=True)
         if effect & CHANGED and known is None:
-            state.shadows[key] = track
+            state.shadows = {**state.shadows, key: track}
         return effect
 
     def _case(self, state: SubjectState, track: Track, *, shadow: bool) -> Case:
@@ -190,6 +201,8 @@ class Engine:
         shared_ip = self.policy.shared_ip
         if shared_ip is None:
             return NOTHING
+        if state.shared is NOTHING_YET:
+            state.shared = {}
         seen = see_value(state.shared, user, t, shared_ip.window_ms, shared_ip.established)
         if seen == UNCHANGED:
             return NOTHING
@@ -249,6 +262,8 @@ def _see(track: Track, one: Detection, value: int, t: int) -> int:
 def _count(track: Track, one: Detection, decision: Decision, t: int) -> int:
     counter = track.counters.get(one.key)
     if counter is None:
+        if track.counters is NOTHING_YET:
+            track.counters = {}
         counter = track.counters[one.key] = Counter([], [], [])
     return count_event(counter, value_hash(decision.id), t, decision.count, one.window_ms, one.n)
 

@@ -56,7 +56,7 @@ def _earn(policy: Policy, state: SubjectState, record: Outcome, t: int) -> bool:
     if not points or any(known == event for _, known, _ in state.trust):
         return False
     horizon = max([t, *(at for at, _, _ in state.trust)]) - policy.trust.ttl_ms
-    kept = sorted(entry for entry in [*state.trust, (t, event, points)] if entry[0] > horizon)[-MAX_TRUST:]
+    kept = tuple(sorted(entry for entry in [*state.trust, (t, event, points)] if entry[0] > horizon)[-MAX_TRUST:])
     if kept == state.trust:
         return False
     state.trust = kept
@@ -111,7 +111,7 @@ def _set_rung(state: SubjectState, target: Rung | None, t: int) -> None:
     track.deny = track.challenge = None
     track.rung, track.rung_ms = (target.name, target.duration_ms) if target else ("", 0)
     track.end = t
-    track.scores = []
+    track.scores = ()
 
 
 def _ban(
@@ -141,7 +141,7 @@ def _grant(policy: Policy, state: SubjectState, record: Command, t: int) -> bool
     event = value_hash(record.id)
     if any(known == event for _, known, _ in state.trust):
         return False
-    state.trust = sorted([*state.trust, (t, event, record.points)])[-MAX_TRUST:]
+    state.trust = tuple(sorted([*state.trust, (t, event, record.points)])[-MAX_TRUST:])
     rung = _rung(policy, state, t)
     identity = penalty_id(state.subject, COMMANDED, record.id, rung.name if rung else "none")
     _append(policy, state, t, identity, record.id, COMMANDED, rung, rung, "note", None,

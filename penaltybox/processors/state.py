@@ -6,7 +6,7 @@ The store looks at the first 20 bytes only: codec, array header, version number,
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,6 +23,14 @@ NEVER: Final = 1 << 40
 FOREVER: Final = 1 << 62
 _KEEP_FENCE_MS: Final = 7 * 86_400_000
 _KEEP_OUTBOX_MS: Final = 7 * 86_400_000
+
+
+NOTHING: Final[dict[Any, Any]] = {}
+"""What most subjects have of most things. It is shared by all of them and never written to."""
+
+
+def _nothing() -> dict[Any, Any]:
+    return NOTHING
 
 
 class Counter(msgspec.Struct, array_like=True, gc=False):
@@ -45,11 +53,11 @@ class Track(msgspec.Struct, array_like=True):
     """End of the last penalty; None is permanent."""
     deny: Hold | None = None
     challenge: Hold | None = None
-    counters: dict[int, Counter] = {}
+    counters: dict[int, Counter] = msgspec.field(default_factory=_nothing)
     """Count rules: rule key -> what counted."""
     sets: dict[int, dict[int, int]] = {}
     """Distinct rules: rule key -> hash of the value -> granule in which it was last seen."""
-    scores: list[tuple[int, int, int]] = []
+    scores: tuple[tuple[int, int, int], ...] = ()
     """Risk: (time, key of the contribution, points)."""
 
 
@@ -62,12 +70,12 @@ class SubjectState(msgspec.Struct, array_like=True):
     real: Track
     quiet_until: int = 0
     """No rule of the real ladder sees a decision before this: the latest of fence, grace and end of the block."""
-    shadows: dict[int, Track] = {}
+    shadows: dict[int, Track] = msgspec.field(default_factory=_nothing)
     grace_until: int = 0
     pass_until: int = 0
-    trust: list[tuple[int, int, int]] = []
+    trust: tuple[tuple[int, int, int], ...] = ()
     """Outcomes that count for trust: (time, hash of the id, points)."""
-    shared: dict[int, int] = {}
+    shared: dict[int, int] = msgspec.field(default_factory=_nothing)
     """Established users seen on this address: hash -> granule."""
     outbox: list[Penalty] = []
     """Penalties that Kafka has not confirmed, in order."""
@@ -82,6 +90,15 @@ class SubjectState(msgspec.Struct, array_like=True):
         deny = self.real.deny
         blocked = 0 if deny is None else FOREVER if deny.until is None else deny.until
         self.quiet_until = max(self.grace_until, self.real.at + 1 if self.real.at else 0, blocked)
+
+    def slim(self) -> None:
+        """Lets go of empty mappings that decoding made: there are hundreds of thousands of states in memory."""
+        if not self.shadows:
+            self.shadows = NOTHING
+        if not self.shared:
+            self.shared = NOTHING
+        if not self.real.counters:
+            self.real.counters = NOTHING
 
     @property
     def read_number(self) -> int:
@@ -127,6 +144,7 @@ def decode_state(blob: bytes, subject: str = "a subject") -> SubjectState:
     except msgspec.MsgspecError as error:
         raise PenaltyboxError(f"the state of {subject} is damaged: {error}; delete its key, or restore") from error
     number_outbox(state)
+    state.slim()
     state.settle()  # a writer that changed a block by hand need not know of it
     return state
 
@@ -210,7 +228,7 @@ def state_from_ladder(ladder: Ladder) -> SubjectState:
     )
     state.grace_until = ladder.grace_until
     state.pass_until = ladder.pass_until
-    state.trust = list(ladder.trust)
+    state.trust = tuple(ladder.trust)
     state.shared = dict(ladder.shared)
     state.settle()
     return state
