@@ -50,7 +50,6 @@ def decisions(count: int, now_ms: int, *, mix: str = "uniform", seed: int = 7, f
             limit=3,
             window_s=86400,
             remaining=0 if denied else 2,
-            attrs={"address": f"a{user % 30_000:05x}"},
         )
 
 

@@ -12,7 +12,7 @@ import hmac
 import re
 import socket
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from penaltybox.contracts.errors import BadEvent
@@ -57,9 +57,11 @@ def value_hash(value: str) -> int:
 class Name:
     """A subject's canonical text, and the hash of its value. There is one per (dimension, value) seen lately."""
 
-    __slots__ = ("hash", "text")
+    __slots__ = ("hash", "hint", "text")
 
     def __init__(self, text: str) -> None:
+        self.hint: Any = None
+        """Whatever a worker last found under this name: it saves a look-up, and must be checked before use."""
         self.text: Final = text
         self.hash: Final = value_hash(text.split(":", 1)[1])
 

@@ -85,16 +85,22 @@ class Engine:
         if names is None:
             names = self.canonicaliser.names(decision.subjects)
         found = []
-        for plan in self._visibility.plans(decision):
-            if plan.place >= 0:
-                found.append((names[plan.place].text, plan))
-                continue
-            try:
-                values = combination_values(plan, decision)
-                found.append((self.canonicaliser.combination(plan.dimension, values), plan))
-            except BadEvent:
-                continue  # a route that is too long for a key: the combination has no such subject
+        for plan in self.plans(decision):
+            subject = names[plan.place].text if plan.place >= 0 else self.combination(plan, decision)
+            if subject is not None:
+                found.append((subject, plan))
         return found
+
+    def plans(self, decision: Decision) -> tuple[Plan, ...]:
+        """What could change on which subjects: `touches` for the hot loop, which looks the subjects up by itself."""
+        return self._visibility.plans(decision)
+
+    def combination(self, plan: Plan, decision: Decision) -> str | None:
+        """The subject of a plan over a combination; None when it has none, because a route is too long for a key."""
+        try:
+            return self.canonicaliser.combination(plan.dimension, combination_values(plan, decision))
+        except BadEvent:
+            return None
 
     def apply(
         self,

@@ -10,23 +10,24 @@ from penaltybox.processors.announcements import dead_letter
 from penaltybox.processors.engine import HELD, MARKS, NOTHING, PENALTY, Handling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from penaltybox.contracts.subjects import Name
     from penaltybox.contracts.topics import Topics
     from penaltybox.processors.announcements import Message
     from penaltybox.processors.cycle import Run
     from penaltybox.processors.engine import Engine
-    from penaltybox.processors.residents import Resident
+    from penaltybox.processors.residents import Resident, Residents
+    from penaltybox.processors.visibility import Plan
 
 FRESH_S = 1.0
 """How long a verified version lets a result of 'nothing changed because of a block' stand."""
 SEEN_S = 60.0
 
-Touch = tuple[str, Any]
-Decoded = tuple[Any, Handling, Any, "list[Touch]"]
-"""(decision or outcome, how it is handled, names of a decision's subjects, touches)"""
-Judged = tuple[Any, Any] | BadEvent
-"""(decision or outcome, names of a decision's subjects; None for an outcome)"""
+Decoded = tuple[Any, Handling, "Sequence[Name]", "tuple[Plan, ...] | None"]
+"""(decision or outcome, how it is handled, names of its subjects, the engine's plans; None for an outcome)"""
+Judged = tuple[Any, "list[Name]"] | BadEvent
+"""(decision or outcome, names of its subjects)"""
 
 
 class Stepped(NamedTuple):
@@ -50,9 +51,10 @@ def decode_run(
         records: some of its records.
         now_ms: wall time, which says what is late.
     """
-    judged = _outcomes(engine, records) if run.topic == topics.outcomes else _decisions(engine, records)
+    outcomes = run.topic == topics.outcomes
+    judged = _outcomes(engine, records) if outcomes else _decisions(engine, records)
     late_before = now_ms - engine.policy.late_after_ms
-    touches = engine.touches
+    plans_of = engine.plans
     handling = Handling(-1)
     decoded: list[Decoded] = []
     letters: list[Message] = []
@@ -61,12 +63,12 @@ def decode_run(
             letters.append(dead_letter(topics, record, (run.topic, run.partition), one, now_ms))
             continue
         event, names = one  # type: ignore[misc] # not a BadEvent
-        touched = touches(event, names) if names is not None else _touched(engine, event)
-        if touched:
+        plans = None if outcomes else plans_of(event)
+        if plans or outcomes:
             broker_ms, late = record.timestamp, event.ts < late_before
             if broker_ms != handling.broker_ms or late is not handling.late:
                 handling = Handling(broker_ms, late)  # the same for most of a batch of the broker's
-            decoded.append((event, handling, names, touched))
+            decoded.append((event, handling, names, plans))
     return decoded, letters
 
 
@@ -78,17 +80,14 @@ def _decisions(engine: Engine, records: Sequence[Any]) -> Sequence[Judged]:
 def _outcomes(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
     for record in records:
         try:
-            yield decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser), None
+            event = decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser)
+            yield event, engine.canonicaliser.names(event.subjects)
         except BadEvent as error:
             yield error
 
 
-def _touched(engine: Engine, outcome: Any) -> list[Touch]:
-    return [(subject, None) for subject in engine.outcome_subjects(outcome)]
-
-
 def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
-    engine: Engine, residents: Mapping[str, Resident], decoded: Sequence[Decoded], now_s: float
+    engine: Engine, residents: Residents, decoded: Sequence[Decoded], now_s: float
 ) -> Stepped:
     """Step events into the states of their subjects, which are all in `residents`.
 
@@ -97,18 +96,28 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
     fence, grace) and the version is too old to trust.
     """
     apply, apply_outcome = engine.apply, engine.apply_outcome
+    young, epoch = residents.young, residents.epoch
     stale_s, unseen_s = now_s - FRESH_S, now_s - SEEN_S
     queued: list[Resident] = []
     urgent: list[Resident] = []
     denials = subjects = 0
-    for event, handling, names, touched in decoded:
-        for subject, plan in touched:
-            resident = residents[subject]
-            state = resident.state
-            if plan is None:
-                effect = apply_outcome(state, event, handling)
+    for event, handling, names, plans in decoded:
+        of: Iterable[Any] = names if plans is None else plans
+        for plan in of:
+            if plans is None:
+                resident = young[plan.text]
+                effect = apply_outcome(resident.state, event, handling)
             else:
-                effect = apply(state, plan, event, handling, names)
+                if plan.place >= 0:
+                    resident = names[plan.place].hint
+                    if resident is None or resident.epoch != epoch:
+                        resident = young[names[plan.place].text]
+                else:
+                    subject = engine.combination(plan, event)
+                    if subject is None:
+                        continue
+                    resident = young[subject]
+                effect = apply(resident.state, plan, event, handling, names)
             if resident.seen_s < unseen_s:
                 resident.seen_s = now_s
                 subjects += 1
@@ -122,11 +131,12 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
                     if not resident.urgent:
                         resident.urgent = True
                         urgent.append(resident)
-                    denials += bool(effect & PENALTY) and _denies(state)
+                    denials += bool(effect & PENALTY) and _denies(resident.state)
+            kept = (None if plans is None else plan, event, handling, names)
             if resident.kept:
-                resident.kept.append((plan, event, handling, names))
+                resident.kept.append(kept)
             else:
-                resident.kept = [(plan, event, handling, names)]
+                resident.kept = [kept]
             if not resident.queued:
                 resident.queued = True
                 queued.append(resident)

@@ -20,6 +20,7 @@ from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.generations import join, recorded_generation
+from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.limits import Limits
 from penaltybox.processors.listings import Listings
 from penaltybox.processors.patience import Patience
@@ -102,7 +103,13 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     try:
         await sender.start()
         await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
-        jobs = [worker.write_cycles(), worker.watch_pause(), listings.watch(), _watchdog(settings, app, worker)]
+        jobs = [
+            worker.write_cycles(),
+            worker.watch_pause(),
+            listings.watch(),
+            keep_advising(),
+            _watchdog(settings, app, worker),
+        ]
         await run_app(app, ending, jobs)
     finally:
         await sender.stop()

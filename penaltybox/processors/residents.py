@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penaltybox.processors.engine import Engine
+    from penaltybox.processors.intake import Decoded
     from penaltybox.processors.state import SubjectState
 
 Kept = tuple[Any, Any, Any, Any]
@@ -30,11 +32,13 @@ class Resident:
         telling: ids of penalties that are on their way to Kafka.
         confirmed: ids of penalties that Kafka has and the stored outbox still holds.
         seen_s: when the breaker counted it.
+        epoch: in which it is young; another one than the residents' says that it must be looked up.
     """
 
     __slots__ = (
         "confirmed",
         "dirty",
+        "epoch",
         "kept",
         "queued",
         "remark",
@@ -58,6 +62,7 @@ class Resident:
         self.telling: frozenset[str] = NONE
         self.confirmed: frozenset[str] = NONE
         self.seen_s = -1e9
+        self.epoch = -1
 
     @property
     def busy(self) -> bool:
@@ -73,6 +78,8 @@ class Residents:
         self._half = max(1, limit // 2)
         self._busy = busy
         self.young: dict[str, Resident] = {}
+        self.epoch = 0
+        """Changes whenever residents stop being young."""
         self._old: dict[str, Resident] = {}
 
     def __len__(self) -> int:
@@ -84,27 +91,57 @@ class Residents:
         if resident is None:
             resident = self._old.pop(subject, None)
             if resident is not None:
-                self.young[subject] = resident
+                self._take(subject, resident)
         return resident
+
+    def _take(self, subject: str, resident: Resident) -> Resident:
+        resident.epoch = self.epoch
+        return self.young.setdefault(subject, resident)
+
+    def missing(self, engine: Engine, decoded: Iterable[Decoded]) -> list[str]:
+        """Subjects of events that are not here; those that are become young, and their names' hints are set."""
+        recall, epoch = self.recall, self.epoch
+        absent: dict[str, None] = {}
+        for event, _, names, plans in decoded:
+            if plans is None:
+                absent.update(dict.fromkeys(name.text for name in names if recall(name.text) is None))
+                continue
+            for plan in plans:
+                if plan.place < 0:
+                    subject = engine.combination(plan, event)
+                    if subject is not None and recall(subject) is None:
+                        absent[subject] = None
+                    continue
+                name = names[plan.place]
+                hint = name.hint
+                if hint is None or hint.epoch != epoch:
+                    name.hint = recall(name.text)
+                    if name.hint is None:
+                        absent[name.text] = None
+        return list(absent)
 
     def settle(self, subject: str, resident: Resident) -> Resident:
         """Take a subject in; who came first stays."""
-        return self.recall(subject) or self.young.setdefault(subject, resident)
+        return self.recall(subject) or self._take(subject, resident)
 
     def replace(self, subject: str, resident: Resident) -> None:
         """Take a subject in, in place of what was known of it."""
-        self._old.pop(subject, None)
-        self.young[subject] = resident
+        for known in (self._old.pop(subject, None), self.young.pop(subject, None)):
+            if known is not None:
+                known.epoch = -1  # names may still hint at it
+        self._take(subject, resident)
 
     def age(self) -> None:
         """Forget the old generation if the young one has grown enough. Between slices only."""
         if len(self.young) >= self._half:
-            self._old = self.young
-            self.young = {resident.state.subject: resident for resident in self._busy()}
-            for subject in self.young:
-                self._old.pop(subject, None)
+            self._old, self.young = self.young, {}
+            self.epoch += 1
+            for resident in self._busy():
+                self._old.pop(resident.state.subject, None)
+                self._take(resident.state.subject, resident)
 
     def clear(self) -> None:
         """Forget everything: the partitions, and with them the subjects, may have gone to somebody else."""
         self.young.clear()
         self._old.clear()
+        self.epoch += 1

@@ -179,9 +179,7 @@ class Worker:
 
     def _read_missing(self, decoded: list[Decoded]) -> Awaitable[None]:
         """Begin to read the states that are not here, in one read; await the rest."""
-        young, recall = self._residents.young, self._residents.recall
-        absent = {subject for event in decoded for subject, _ in event[3] if subject not in young}
-        missing = [subject for subject in absent if recall(subject) is None]
+        missing = self._residents.missing(self._engine, decoded)
         return asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
 
     async def _read(self, subjects: list[str]) -> None:
@@ -195,7 +193,7 @@ class Worker:
     def _step(self, decoded: list[Decoded]) -> bool:
         """Step a slice; False when that tripped the breaker: then all that is open was put back."""
         now_s = time.monotonic()
-        stepped = step_events(self._engine, self._residents.young, decoded, now_s)
+        stepped = step_events(self._engine, self._residents, decoded, now_s)
         self._open.residents += stepped.queued
         self._urgent += stepped.urgent
         self.stepped += len(decoded)
