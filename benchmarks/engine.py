@@ -49,7 +49,9 @@ def stepping(records: list[Record]) -> float:
         for subject in residents.missing(engine, decoded):  # what a read of nothing would do
             residents.settle(subject, Resident(SubjectState.fresh(subject), time.monotonic()))
         stepped = step_events(engine, residents, decoded, time.monotonic())
-        for resident in stepped.queued:  # what a write would do to it
+        verified_s = time.monotonic()
+        for resident in stepped.queued:  # what a write, or a look at the stored version, would do to it
+            resident.verified_s = verified_s
             resident.kept = ()
             resident.queued = resident.dirty = resident.urgent = False
             resident.state.outbox = []

@@ -57,14 +57,15 @@ def decode_decisions(
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
     judged: list[tuple[Decision, list[Name]] | BadEvent] = []
     add = judged.append
-    known = canonicaliser.known
+    groups = canonicaliser.groups
     for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
         try:
             if decision.ts > broker_ms + AHEAD_MS:
                 _check_time(decision.ts, broker_ms)
             if decision.action in _JUDGED or decision.violated:
                 _check_reason(decision)
-            add((decision, [known[dimension][value] for dimension, value in decision.subjects.items()]))
+            subjects = decision.subjects
+            add((decision, groups[tuple(subjects)][tuple(subjects.values())]))
         except KeyError:
             add(_named(decision, canonicaliser))
         except BadEvent as error:
