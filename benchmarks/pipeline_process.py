@@ -21,6 +21,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import Ending, run_app
 from penaltybox.processors.generations import join
+from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.penalties import make_engine, make_limits, penalties_app, tune_process
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.connections import endpoint_of, open_link
@@ -58,7 +59,7 @@ async def measure(settings: Settings, warm: int, count: int) -> dict[str, float]
     await sender.start()
     try:
         await join(store, sender, settings, now_ms())
-        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), watch()])
+        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), keep_advising(), watch()])
     finally:
         await sender.stop()
         await store.close()

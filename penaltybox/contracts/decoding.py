@@ -9,7 +9,7 @@ import msgspec
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import AHEAD_MS, MAX_RECORD_BYTES, Decision, Outcome
-from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser, Name
+from penaltybox.contracts.subjects import MAX_VALUE_BYTES, Canonicaliser, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
 
 def decode_decisions(
     raws: Sequence[bytes | None], brokers_ms: Sequence[int], canonicaliser: Canonicaliser
-) -> list[tuple[Decision, list[Name]] | BadEvent]:
+) -> list[tuple[Decision, Names] | BadEvent]:
     """Many decisions at once, with the names of their subjects, each as `decode_decision` judges it.
 
     What cannot be judged is returned, not raised. When all records are in the form that our own publishers send,
@@ -55,7 +55,7 @@ def decode_decisions(
     decisions = _decode_run(raws)
     if decisions is None:
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
-    judged: list[tuple[Decision, list[Name]] | BadEvent] = []
+    judged: list[tuple[Decision, Names] | BadEvent] = []
     add = judged.append
     groups = canonicaliser.groups
     for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
@@ -93,14 +93,14 @@ def decode_own_run(raws: Sequence[bytes | None], brokers_ms: Sequence[int]) -> l
     return decisions
 
 
-def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
+def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, Names] | BadEvent:
     try:
         return _named(decode_decision(raw or b"", broker_ms, canonicaliser), canonicaliser)
     except BadEvent as error:
         return error
 
 
-def _named(decision: Decision, canonicaliser: Canonicaliser) -> tuple[Decision, list[Name]] | BadEvent:
+def _named(decision: Decision, canonicaliser: Canonicaliser) -> tuple[Decision, Names] | BadEvent:
     try:
         return decision, canonicaliser.names(decision.subjects)
     except BadEvent as error:

@@ -67,6 +67,16 @@ class Name:
         self.hash: Final = value_hash(text.split(":", 1)[1])
 
 
+class Names(list[Name]):
+    """The names of subjects that came together, in their order; `hint` is whatever a worker last found out of them."""
+
+    __slots__ = ("hint",)
+
+    def __init__(self, names: Iterable[Name]) -> None:
+        super().__init__(names)
+        self.hint: Any = None
+
+
 class Canonicaliser:
     """Turns (dimension, value) into canonical text. One per process: it remembers what it has seen, bounded.
 
@@ -80,7 +90,7 @@ class Canonicaliser:
         self.hashed = frozenset(hashed)
         self.known: dict[str, dict[str, Name]] = {}
         """dimension -> value -> its name: what was made before, for loops that cannot afford a call."""
-        self.groups: dict[tuple[str, ...], dict[tuple[str, ...], list[Name]]] = {}
+        self.groups: dict[tuple[str, ...], dict[tuple[str, ...], Names]] = {}
         """dimensions -> values -> names: what came together lately."""
         self._room, self._group_room = MAX_CACHED, MAX_GROUPS
 
@@ -100,7 +110,7 @@ class Canonicaliser:
         except KeyError:
             return self._learn(dimension, value)
 
-    def names(self, subjects: Mapping[str, str]) -> list[Name]:
+    def names(self, subjects: Mapping[str, str]) -> Names:
         """The names of subjects (dimension -> value), in their order; raises as `subject` does. Not to be changed."""
         # The same user, device and address come together again and again: one look-up for all of them.
         try:
@@ -108,8 +118,8 @@ class Canonicaliser:
         except KeyError:
             return self._learn_group(subjects)
 
-    def _learn_group(self, subjects: Mapping[str, str]) -> list[Name]:
-        names = [self.name(dimension, value) for dimension, value in subjects.items()]
+    def _learn_group(self, subjects: Mapping[str, str]) -> Names:
+        names = Names([self.name(dimension, value) for dimension, value in subjects.items()])
         if self._group_room <= 0:
             self.groups.clear()
             self._group_room = MAX_GROUPS

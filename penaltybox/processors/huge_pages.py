@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PAGE_BYTES: Final = 2 << 20
-EVERY_S: Final = 20.0
+FIRST_S, LONGEST_S = 1.0, 60.0
 _MADV_HUGEPAGE: Final = 14
 _MADV_COLLAPSE: Final = 25  # Linux 6.1: at once, instead of when the kernel gets to it
 
@@ -46,8 +46,10 @@ def _anonymous(maps: str) -> list[tuple[int, int]]:
     return found
 
 
-async def keep_advising(every_s: float = EVERY_S) -> None:
-    """Asks again while the memory grows, for ever: in a thread, for the kernel may take a while."""
+async def keep_advising() -> None:
+    """Asks again while the memory grows, for ever, less and less often: in a thread, for the kernel takes its time."""
+    pause_s = FIRST_S
     while True:
+        await asyncio.sleep(pause_s)
         await asyncio.to_thread(advise)
-        await asyncio.sleep(every_s)
+        pause_s = min(pause_s * 2, LONGEST_S)

@@ -12,7 +12,7 @@ from penaltybox.processors.engine import HELD, MARKS, NOTHING, PENALTY, Handling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penaltybox.contracts.subjects import Name
+    from penaltybox.contracts.subjects import Names
     from penaltybox.contracts.topics import Topics
     from penaltybox.processors.announcements import Message
     from penaltybox.processors.cycle import Run
@@ -24,9 +24,9 @@ FRESH_S = 1.0
 """How long a verified version lets a result of 'nothing changed because of a block' stand."""
 SEEN_S = 60.0
 
-Decoded = tuple[Any, Handling, "Sequence[Name]", "tuple[Plan, ...] | None"]
+Decoded = tuple[Any, Handling, "Names", "tuple[Plan, ...] | None"]
 """(decision or outcome, how it is handled, names of its subjects, the engine's plans; None for an outcome)"""
-Judged = tuple[Any, "list[Name]"] | BadEvent
+Judged = tuple[Any, "Names"] | BadEvent
 """(decision or outcome, names of its subjects)"""
 
 

@@ -106,6 +106,10 @@ class Residents:
             if plans is None:
                 absent.update(dict.fromkeys(name.text for name in names if recall(name.text) is None))
                 continue
+            known = names.hint
+            if known is not None and known[0] is plans and known[1] == epoch:
+                continue  # all of these were here when the same came last, and nobody has left since
+            before = len(absent)
             for plan in plans:
                 if plan.place < 0:
                     subject = engine.combination(plan, event)
@@ -118,6 +122,8 @@ class Residents:
                     name.hint = recall(name.text)
                     if name.hint is None:
                         absent[name.text] = None
+            if len(absent) == before and all(plan.place >= 0 for plan in plans):
+                names.hint = (plans, epoch)
         return list(absent)
 
     def settle(self, subject: str, resident: Resident) -> Resident:
