@@ -57,7 +57,7 @@ def decode_decisions(
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
     judged: list[tuple[Decision, Names] | BadEvent] = []
     add = judged.append
-    groups = canonicaliser.groups
+    groups, join = canonicaliser.groups, "\0".join
     for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
         try:
             if decision.ts > broker_ms + AHEAD_MS:
@@ -65,7 +65,7 @@ def decode_decisions(
             if decision.action in _JUDGED or decision.violated:
                 _check_reason(decision)
             subjects = decision.subjects
-            add((decision, groups[tuple(subjects)][tuple(subjects.values())]))
+            add((decision, groups[tuple(subjects)][join(subjects.values())]))
         except KeyError:
             add(_named(decision, canonicaliser))
         except BadEvent as error:

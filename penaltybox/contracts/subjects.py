@@ -90,8 +90,8 @@ class Canonicaliser:
         self.hashed = frozenset(hashed)
         self.known: dict[str, dict[str, Name]] = {}
         """dimension -> value -> its name: what was made before, for loops that cannot afford a call."""
-        self.groups: dict[tuple[str, ...], dict[tuple[str, ...], Names]] = {}
-        """dimensions -> values -> names: what came together lately."""
+        self.groups: dict[tuple[str, ...], dict[str, Names]] = {}
+        """dimensions -> values joined with NUL -> names: what came together lately. No value of a name has a NUL."""
         self._room, self._group_room = MAX_CACHED, MAX_GROUPS
 
     def subject(self, dimension: str, value: str) -> str:
@@ -114,7 +114,7 @@ class Canonicaliser:
         """The names of subjects (dimension -> value), in their order; raises as `subject` does. Not to be changed."""
         # The same user, device and address come together again and again: one look-up for all of them.
         try:
-            return self.groups[tuple(subjects)][tuple(subjects.values())]
+            return self.groups[tuple(subjects)]["\0".join(subjects.values())]
         except KeyError:
             return self._learn_group(subjects)
 
@@ -124,7 +124,7 @@ class Canonicaliser:
             self.groups.clear()
             self._group_room = MAX_GROUPS
         self._group_room -= 1
-        self.groups.setdefault(tuple(subjects), {})[tuple(subjects.values())] = names
+        self.groups.setdefault(tuple(subjects), {})["\0".join(subjects.values())] = names
         return names
 
     def _learn(self, dimension: str, value: str) -> Name:

@@ -97,6 +97,7 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
     """
     apply, apply_outcome = engine.apply, engine.apply_outcome
     young, epoch = residents.young, residents.epoch
+    plain = not engine.allowlist.entries
     stale_s, unseen_s = now_s - FRESH_S, now_s - SEEN_S
     queued: list[Resident] = []
     urgent: list[Resident] = []
@@ -117,7 +118,12 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
                     if subject is None:
                         continue
                     resident = young[subject]
-                effect = apply(resident.state, plan, event, handling, names)
+                if plan.plain and plain and event.ts < resident.quiet_until:
+                    effect = HELD  # as apply would say
+                else:
+                    effect = apply(resident.state, plan, event, handling, names)
+                    if effect & (PENALTY | MARKS):
+                        resident.quiet_until = resident.state.quiet_until
             if resident.seen_s < unseen_s:
                 resident.seen_s = now_s
                 subjects += 1

@@ -32,6 +32,7 @@ class Resident:
         telling: ids of penalties that are on their way to Kafka.
         confirmed: ids of penalties that Kafka has and the stored outbox still holds.
         seen_s: when the breaker counted it.
+        quiet_until: the state's, at hand for the hot loop.
         epoch: in which it is young; another one than the residents' says that it must be looked up.
     """
 
@@ -41,6 +42,7 @@ class Resident:
         "epoch",
         "kept",
         "queued",
+        "quiet_until",
         "remark",
         "seen_s",
         "sent",
@@ -52,6 +54,7 @@ class Resident:
 
     def __init__(self, state: SubjectState, verified_s: float) -> None:
         self.state = state
+        self.quiet_until = state.quiet_until
         self.verified_s = verified_s
         self.kept: list[Kept] | tuple[()] = ()
         self.sent: list[Kept] | tuple[()] = ()

@@ -210,6 +210,7 @@ class Writer:
             else:
                 effect |= engine.apply(state, plan, event, handling, names)
         resident.state = state
+        resident.quiet_until = state.quiet_until
         resident.verified_s = now_s
         resident.sent = ()
         resident.dirty = bool(effect & (CHANGED | PENALTY | MARKS))
