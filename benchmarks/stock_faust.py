@@ -13,7 +13,7 @@ import gc
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import faust
 import msgspec
@@ -22,7 +22,7 @@ from faust.app.base import BootStrategy
 from benchmarks.stack import publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.decoding import decode_decision
+from penaltybox.contracts.decoding import decode_decisions
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Handling
@@ -37,7 +37,11 @@ from penaltybox.sinks.subject_store import Write, Written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WARM = 10_000
+    from penaltybox.contracts.events import Decision
+    from penaltybox.contracts.subjects import Names
+
+WARM = 100_000
+"""As in `penalties_pipeline`: most subjects are new before, and cost more."""
 COUNT = 40_000
 BATCH = 1000
 
@@ -68,16 +72,16 @@ class Job:
     async def handle(self, values: Sequence[bytes]) -> None:
         """Handle decisions; write when 1,000 have come together."""
         now, touched = now_ms(), []
-        for value in values:
-            decision = decode_decision(value, now, self.engine.canonicaliser)
-            touched.append((decision, self.engine.touches(decision)))
-        missing = list({s for _, touches in touched for s, _ in touches if s not in self.states})
+        for one in decode_decisions(values, [now] * len(values), self.engine.canonicaliser):
+            decision, names = cast("tuple[Decision, Names]", one)
+            touched.append((decision, names, self.engine.touches(decision, names)))
+        missing = list({s for _, _, touches in touched for s, _ in touches if s not in self.states})
         if missing:
             for subject, blob in zip(missing, await self.store.read(missing), strict=True):
                 self.states[subject] = SubjectState.fresh(subject) if blob is None else decode_state(blob)
-        for decision, touches in touched:
+        for decision, names, touches in touched:
             for subject, plan in touches:
-                effect = self.engine.apply(self.states[subject], plan, decision, Handling(now))
+                effect = self.engine.apply(self.states[subject], plan, decision, Handling(now), names)
                 if effect & (CHANGED | PENALTY | MARKS):
                     self.dirty[subject] = self.dirty.get(subject, 0) | effect
         self._unwritten += len(values)
