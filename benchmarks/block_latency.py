@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import redis.asyncio
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
-from benchmarks.stack import publish, report, stack
+from benchmarks.stack import caught_up, publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, encode
@@ -99,20 +99,6 @@ async def listen(settings: Settings, seen: dict[str, float]) -> None:
             seen.setdefault(message["data"].decode(), time.perf_counter())
 
 
-async def caught_up(settings: Settings) -> None:
-    """Return when the worker has committed all that was published."""
-    topic = Topics.named(settings.topic_prefix)
-    group = f"{settings.topic_prefix}-penalties"
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka, group_id=group, enable_auto_commit=False)
-    partitions = [TopicPartition(topic.decisions, number) for number in range(settings.kafka_partitions)]
-    await consumer.start()
-    try:
-        while sum([await consumer.committed(partition) or 0 for partition in partitions]) < WARM:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-    finally:
-        await consumer.stop()
-
-
 async def main() -> None:
     """Run worker, listener and load; report the 50th and 99th percentile."""
     async with stack() as settings:
@@ -122,7 +108,7 @@ async def main() -> None:
         seen: dict[str, float] = {}
         listening = asyncio.create_task(listen(settings, seen))
         await publish(settings, encoded(WARM, now_ms(), seed=1))
-        await caught_up(settings)
+        await caught_up(settings, WARM)
         load = Load(settings)
         await load.run(SECONDS)
         for _ in range(PATIENCE_S * 10):

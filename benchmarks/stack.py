@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
@@ -63,3 +64,17 @@ async def publish(settings: Settings, messages: Sequence[tuple[bytes, bytes]], t
         await producer.flush()
     finally:
         await producer.stop()
+
+
+async def caught_up(settings: Settings, count: int) -> None:
+    """Return when the penalties role has committed so many decisions."""
+    topic = Topics.named(settings.topic_prefix)
+    group = f"{settings.topic_prefix}-penalties"
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka, group_id=group, enable_auto_commit=False)
+    partitions = [TopicPartition(topic.decisions, number) for number in range(settings.kafka_partitions)]
+    await consumer.start()
+    try:
+        while sum([await consumer.committed(partition) or 0 for partition in partitions]) < count:  # noqa: ASYNC110 - Kafka announces no commits
+            await asyncio.sleep(0.2)
+    finally:
+        await consumer.stop()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import redis.asyncio
 
 from benchmarks.pipeline_process import run
-from benchmarks.stack import publish, report, stack
+from benchmarks.stack import caught_up, publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, encode
+from penaltybox.sinks.connections import endpoint_of, open_link
+from penaltybox.sinks.redis_store import RedisSubjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +69,15 @@ async def main() -> None:
                 await publish(settings, pending)
                 pending = []
         await publish(settings, pending)
+        running = asyncio.create_task(run(settings, count + WARM, COUNT))
+        await caught_up(settings, count)
+        # The mix comes when all strangers are through, and all at once: the sender takes no part in the measurement.
+        store = RedisSubjectStore(open_link(endpoint_of(settings)), settings.redis_prefix)
+        await store.pause("the mix is being published", "benchmark", now_ms())
         await publish(settings, encoded(WARM + COUNT, now_ms()))
-        found = await run(settings, count + WARM, COUNT)
+        await store.resume()
+        await store.close()
+        found = await running
     report("worker_rss_1m_mb", found["rss_mb"], "MB", "the bar", 600)
     report("worker_rss_1m_rate", found["rate"], "decisions/s")
 
