@@ -79,6 +79,8 @@ class Visibility:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._detections = tuple(_unpack(rule) for rule in policy.rules)
+        addresses = {rule.on for rule in policy.rules if leading_part(rule.on) == "ip"}
+        self._addresses = ("ip", *sorted(addresses - {"ip"}))
         self._on_scenario = any(rule.when.scenario for rule in policy.rules) or self._uses("scenario")
         self._on_route = any(rule.when.route for rule in policy.rules) or self._uses("route")
         self._on_source = any(rule.when.source for rule in policy.rules)
@@ -113,9 +115,9 @@ class Visibility:
         seeing = [one for one in self._detections if _present(one.rule, decision) and sees(one.rule, decision, charged)]
         evidence = self._policy.shared_ip is not None and decision.established is True and "user" in decision.subjects
         dimensions = dict.fromkeys(one.rule.on for one in seeing)
-        if evidence and "ip" in decision.subjects:
-            dimensions["ip"] = None
-        return tuple(_plan(on, seeing, decision, shared=evidence and on == "ip") for on in dimensions)
+        if evidence:  # an address is shared on each route, too
+            dimensions |= dict.fromkeys(on for on in self._addresses if _has(on, decision))
+        return tuple(_plan(on, seeing, decision, shared=evidence and on in self._addresses) for on in dimensions)
 
 
 def _plan(on: str, seeing: list[Detection], decision: Decision, *, shared: bool) -> Plan:
@@ -180,11 +182,13 @@ def _present(rule: Rule, decision: Decision) -> bool:
             return False
     elif rule.distinct and rule.distinct not in decision.subjects:
         return False
-    if "+" not in rule.on:
-        return rule.on in decision.subjects
-    return all(
-        part in decision.subjects or (part in _FIELDS and getattr(decision, part)) for part in rule.on.split("+")
-    )
+    return _has(rule.on, decision)
+
+
+def _has(on: str, decision: Decision) -> bool:
+    if "+" not in on:
+        return on in decision.subjects
+    return all(part in decision.subjects or (part in _FIELDS and getattr(decision, part)) for part in on.split("+"))
 
 
 def combination_values(plan: Plan, decision: Decision) -> Mapping[str, str]:

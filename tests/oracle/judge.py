@@ -92,7 +92,7 @@ class Oracle:
         return self._seen[2]
 
     def _share(self, person: Person, decision: Decision, trigger: Trigger) -> None:
-        if self.policy.shared_ip is None or not person.subject.startswith("ip:"):
+        if self.policy.shared_ip is None or not self._is_address(person):
             return
         if decision.established is not True or "user" not in decision.subjects:
             return
@@ -107,12 +107,16 @@ class Oracle:
             self._hold_challenge(person.real, Hold(until, hold.rung, hold.rule, hold.penalty))
             self._note(Case(person, person.real, trigger), "shared_ip", "challenge", until, trigger.t)
 
+    def _is_address(self, person: Person) -> bool:
+        """An address, or an address on a route or in a scenario."""
+        return most_specific(person.subject.split(":", 1)[0].split("+")) == "ip"
+
     def _softens(self, hold: Hold, t: int) -> bool:
         return active(hold, t) and hold.rule != HAND
 
     def _shared(self, person: Person, at: int) -> bool:
         shared = self.policy.shared_ip
-        if shared is None or not person.subject.startswith("ip:"):
+        if shared is None or not self._is_address(person):
             return False
         return len(self._newest(person.colleagues, shared.window_ms, at)) >= shared.established
 
