@@ -81,7 +81,8 @@ def page() -> str:
         "Who must not put personal data on the wire sends, for the dimensions in `PENALTYBOX_HASHED_DIMENSIONS`, the",
         "first 16 bytes of HMAC-SHA256(key, dimension ‖ 0x00 ‖ value) as base64url without padding; an address is",
         "normalised first. Publishers and enforcers must use the same key. CIDR rules and prefixes don't apply to",
-        "hashed addresses, and a new key forgets everybody. Below, the key is `documented key`.\n",
+        "hashed addresses, and a new key forgets everybody. An entry of the policy's `allow` list names the hashed",
+        "value, as `penaltybox blocks` prints it. Below, the key is `documented key`.\n",
         "| dimension | value | hashed |",
         "|---|---|---|",
     ]
