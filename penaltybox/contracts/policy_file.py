@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from penaltybox.contracts.durations import format_duration, parse_duration
+from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Label
 from penaltybox.contracts.policy import (
@@ -227,13 +227,6 @@ def _breaker(node: Node) -> BreakerPolicy | None:
         denials=node.integer("denials", 1000, least=1, most=1_000_000_000),
         share_percent=node.integer("share", 50, least=1, most=100),
     )
-
-
-def describe_rung(rung: Rung) -> str:
-    """A rung for people: ``5m (deny)``, ``warn (10m, blocks nothing)``, ``permanent (deny)``."""
-    if rung.action == "warn":
-        return f"warn ({format_duration(rung.duration_ms or 0)}, blocks nothing)"
-    return f"{rung.name} (deny)"
 
 
 def default_policy_path() -> Path:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.processors.engine import HELD, Handling
-from penaltybox.processors.state import SubjectState, decode_state, encode_state, state_expiry
-from penaltybox.processors.writer import next_nonce
-from penaltybox.sinks.subject_store import Write, Written
+from penaltybox.processors.state import SubjectState, decode_state
+from penaltybox.processors.writer import next_nonce, write_of
+from penaltybox.sinks.subject_store import Written
 
 if TYPE_CHECKING:
     from penaltybox.contracts.events import Command, Penalty
@@ -35,10 +35,7 @@ async def execute(engine: Engine, store: SubjectStore, command: Command, now_ms:
         if engine.apply_command(state, command, Handling(now_ms)) == HELD:
             return []
         marks = engine.marks(state, now_ms)
-        new = encode_state(state, next_nonce())
-        expiry = state_expiry(state, engine.policy, now_ms)
-        write = Write(command.subject, state.read_number, state.nonce, new, expiry, marks, pending=True)
-        (result,) = await store.write([write])
+        (result,) = await store.write([write_of(engine, state, marks, now_ms, next_nonce())])
         if isinstance(result, Written):
             return state.outbox[before:]
     raise StoreUnavailable(f"{command.subject} is written too often by others: tried {ATTEMPTS} times; try again")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.processors.ladder import active
-from penaltybox.processors.state import decode_state, encode_state, state_expiry
-from penaltybox.processors.writer import next_nonce
-from penaltybox.sinks.subject_store import Lost, Write
+from penaltybox.processors.state import decode_state
+from penaltybox.processors.writer import next_nonce, write_of
+from penaltybox.sinks.subject_store import Lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.state import SubjectState
     from penaltybox.sinks.blocklist import Block
-    from penaltybox.sinks.subject_store import SubjectStore
+    from penaltybox.sinks.subject_store import SubjectStore, Write
 
 log = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
@@ -110,6 +110,4 @@ class Listings:
 
     def _write(self, state: SubjectState, now: int) -> Write:
         marks = tuple(mark for mark in self._engine.marks(state, now) if mark.name in _HIDEABLE)
-        blob = encode_state(state, next_nonce())
-        expiry = state_expiry(state, self._engine.policy, now)
-        return Write(state.subject, state.read_number, state.nonce, blob, expiry, marks, bool(state.outbox))
+        return write_of(self._engine, state, marks, now, next_nonce())

@@ -17,7 +17,6 @@ from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.generations import read_control, record_generation
 from penaltybox.processors.patience import RESTORED
-from penaltybox.processors.remedies import marks_of
 from penaltybox.processors.state import encode_state, state_expiry, state_from_ladder
 from penaltybox.processors.topic_log import read_topic
 from penaltybox.processors.writer import next_nonce
@@ -138,13 +137,12 @@ def _write(engine: Engine, ladder: Ladder, now_ms: int) -> Write:
     """A write that a store with less than this ladder's version takes, and one with more refuses."""
     state = state_from_ladder(ladder)
     state.number = ladder.seq
-    listed = engine.allowlist.covers(state.subject, now_ms)
     return Write(
         state.subject,
         ladder.seq,
         0,
         encode_state(state, next_nonce()),
         state_expiry(state, engine.policy, now_ms),
-        marks_of(engine.policy, state, now_ms, listed=listed),
+        engine.marks(state, now_ms),
         pending=False,
     )

@@ -90,7 +90,6 @@ class Worker:
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_due = False
         self._taking = False
-        self._draining = False
         self.paused: str | None = None
         self.acknowledged = 0
         self.stepped = 0

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY
-from penaltybox.processors.remedies import marks_of
 from penaltybox.processors.residents import Resident
 from penaltybox.processors.state import (
     blob_version,
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.patience import Patience
     from penaltybox.processors.seams import Seam
+    from penaltybox.processors.state import SubjectState
     from penaltybox.processors.teller import Teller
-    from penaltybox.sinks.subject_store import SubjectStore, WriteResult
+    from penaltybox.sinks.subject_store import Mark, SubjectStore, WriteResult
 
 MOST_RACES = 1000
 """Races one subject may lose in a row: more means a fault, not competition."""
@@ -55,6 +55,19 @@ class Sent(NamedTuple):
     outbox: tuple[Penalty, ...]
     ladder: Ladder | None
     confirmed: frozenset[str]
+
+
+def write_of(engine: Engine, state: SubjectState, marks: tuple[Mark, ...] | None, now_ms: int, nonce: int) -> Write:
+    """The write of a state that was read, or never stored, and has been changed since."""
+    return Write(
+        state.subject,
+        state.read_number,
+        state.nonce if state.read_number else 0,
+        encode_state(state, nonce),
+        state_expiry(state, engine.policy, now_ms),
+        marks,
+        bool(state.outbox),
+    )
 
 
 class Writer:
@@ -119,27 +132,17 @@ class Writer:
             self._teller.take(news)
 
     def _encode(self, residents: list[Resident]) -> list[Sent]:
-        policy, allowlist, now_ms = self.engine.policy, self.engine.allowlist, self._wall_ms()
+        now_ms = self._wall_ms()
         sent = []
         for resident in residents:
             state = resident.state
             ladder = None
-            marks = None
-            if resident.remark:
-                marks = marks_of(policy, state, now_ms, listed=allowlist.covers(state.subject, now_ms))
+            marks = self.engine.marks(state, now_ms) if resident.remark else None
             if resident.remark or state.outbox:
                 # Whoever stored a penalty may have died before telling the ladder, too.
                 ladder = ladder_record(state)
             nonce = next_nonce()
-            write = Write(
-                state.subject,
-                state.read_number,
-                state.nonce if state.read_number else 0,
-                encode_state(state, nonce),
-                state_expiry(state, policy, now_ms),
-                marks,
-                bool(state.outbox),
-            )
+            write = write_of(self.engine, state, marks, now_ms, nonce)
             resident.sent = resident.kept
             resident.kept = ()
             resident.dirty = resident.remark = resident.urgent = False
