@@ -18,13 +18,13 @@ import msgspec
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import Ending, run_app
 from penaltybox.processors.generations import join
 from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.penalties import make_engine, make_limits, penalties_app, tune_process
 from penaltybox.processors.worker import Worker
-from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 
 

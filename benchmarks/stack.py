@@ -15,7 +15,8 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.embedded.broker import Broker
 from penaltybox.embedded.redis_server import RedisServer
-from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
+from penaltybox.links.kafka import Connection
+from penaltybox.processors.broker import TopicPlan, ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -25,12 +25,12 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.decoding import decode_decisions
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Handling
 from penaltybox.processors.penalties import make_engine, tune_process
 from penaltybox.processors.remedies import marks_of
 from penaltybox.processors.state import SubjectState, decode_state, encode_state, state_expiry
 from penaltybox.processors.writer import next_nonce
-from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Write, Written
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.embedded.redis_server import RedisServer
-from penaltybox.sinks.connections import open_link, parse_endpoint
+from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.sinks.redis_store import CHUNK, RedisSubjectStore
 from penaltybox.sinks.subject_store import Write, Written
 

@@ -12,7 +12,7 @@ from benchmarks.stack import caught_up, publish, report, stack
 from benchmarks.workload import encoded
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, encode
-from penaltybox.sinks.connections import endpoint_of, open_link
+from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.redis_servers import redis_by_kind
 from tests.servers import (
     broker,
     clickhouse_server,
@@ -36,6 +37,7 @@ __all__ = [
     "private_broker",
     "private_clickhouse",
     "private_redis",
+    "redis_by_kind",
     "redis_server",
 ]
 

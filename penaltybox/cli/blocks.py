@@ -60,8 +60,8 @@ def listing(found: list[Block], limit: int) -> Group:
 
 
 async def _collect(values: Settings, dimension: str | None, *, quiet: bool) -> list[Block]:
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.sinks.blocklist import Blocklist
-    from penaltybox.sinks.connections import endpoint_of, open_link
 
     link = open_link(endpoint_of(values))
     try:

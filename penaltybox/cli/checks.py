@@ -13,7 +13,7 @@ from penaltybox.contracts.topics import Topics
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
-    from penaltybox.sinks.links import Link
+    from penaltybox.links.exchange import Link
 
 State = Literal["ok", "warning", "wrong"]
 _SKEW_MS: Final = 1_000
@@ -43,7 +43,8 @@ async def check_kafka(values: Settings) -> list[Finding]:
     """The broker answers, has our topics as they should be, and what it cannot do."""
     from aiokafka.errors import KafkaError
 
-    from penaltybox.processors.broker import Connection, TopicPlan, admin, probe
+    from penaltybox.links.kafka import Connection
+    from penaltybox.processors.broker import TopicPlan, admin, probe
 
     topics = Topics.named(values.topic_prefix)
     try:
@@ -82,7 +83,7 @@ def _capabilities(able: dict[str, bool]) -> list[Finding]:
 
 async def check_redis(values: Settings) -> list[Finding]:
     """Redis answers, keeps what it is given, has our clock, and is the one the workers know."""
-    from penaltybox.sinks.connections import endpoint_of, open_link
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     try:

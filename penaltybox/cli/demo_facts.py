@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.producers.campaign_cast import OFFICE_IP
 from penaltybox.sinks.blocklist import Block, Blocklist
 from penaltybox.sinks.clickhouse import queries
 from penaltybox.sinks.clickhouse.client import ClickHouse
-from penaltybox.sinks.connections import endpoint_of, open_link
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings

@@ -74,8 +74,8 @@ def explain(
 
 
 async def _read(values: Settings, subject: str) -> SubjectState | None:
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.state import decode_state
-    from penaltybox.sinks.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)

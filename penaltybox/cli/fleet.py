@@ -113,12 +113,12 @@ class GroupLag:
 @asynccontextmanager
 async def group_lag(settings: Settings, role: str, topics: Sequence[str]) -> AsyncIterator[GroupLag]:
     """A look at the consumer group of a role, which does not join it."""
-    from penaltybox.producers.publisher import kafka_options
+    from penaltybox.links.kafka import Connection
 
     consumer = AIOKafkaConsumer(
-        **kafka_options(settings), group_id=f"{settings.topic_prefix}-{role}", enable_auto_commit=False
+        **Connection.of(settings).client_options(), group_id=f"{settings.topic_prefix}-{role}", enable_auto_commit=False
     )
-    looker = AIOKafkaConsumer(**kafka_options(settings), enable_auto_commit=False)
+    looker = AIOKafkaConsumer(**Connection.of(settings).client_options(), enable_auto_commit=False)
     try:
         await consumer.start()
         await looker.start()

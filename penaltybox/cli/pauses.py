@@ -61,7 +61,7 @@ def resume(*, actor: Actor = "") -> None:
 
 
 async def _on_store(values: Settings, act: Callable[[RedisSubjectStore], Awaitable[None]]) -> None:
-    from penaltybox.sinks.connections import endpoint_of, open_link
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)

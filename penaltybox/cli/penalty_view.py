@@ -12,9 +12,9 @@ from penaltybox.cli.offline import rung_label
 from penaltybox.contracts.events import Penalty
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.kafka import Connection
 from penaltybox.processors.topic_log import end_offsets
 from penaltybox.producers.limiter import Listed
-from penaltybox.producers.publisher import kafka_options
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
@@ -27,7 +27,7 @@ class PenaltyView:
     """What the real ladder has done so far. A blocklist in event time, where Redis' own is in wall time."""
 
     def __init__(self, settings: Settings) -> None:
-        self._options: dict[str, Any] = kafka_options(settings)
+        self._options: dict[str, Any] = Connection.of(settings).client_options()
         self._topic = Topics.named(settings.topic_prefix).penalties
         self._partitions = settings.kafka_partitions
         self._canonical = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions).subject

@@ -49,10 +49,10 @@ def restore(
 
 
 async def _restore(values: Settings, actor: str, reason: str) -> Restored:
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.announcements import kafka_sender
     from penaltybox.processors.penalties import make_engine
     from penaltybox.processors.restore import restore as put_back
-    from penaltybox.sinks.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)

@@ -47,7 +47,8 @@ def setup(
 
 async def create_topics(values: Settings) -> dict[str, list[str]]:
     """Creates the missing topics; names of the created ones, and sentences about those that differ."""
-    from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
+    from penaltybox.links.kafka import Connection
+    from penaltybox.processors.broker import TopicPlan, ensure_topics
 
     found = await ensure_topics(Connection.of(values), Topics.named(values.topic_prefix), TopicPlan.of(values))
     return {"created": list(found.created), "differences": list(found.differences)}

@@ -71,9 +71,9 @@ def _shown(penalty: Penalty) -> dict[str, object]:
 
 
 async def _execute(values: Settings, policy: Policy, command: Command) -> list[Penalty]:
+    from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.hand import execute
-    from penaltybox.sinks.connections import endpoint_of, open_link
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.kafka import Connection
 from penaltybox.processors.analytics_pipeline import Pipeline
 from penaltybox.processors.app import make_app, run_app
-from penaltybox.processors.broker import Connection, topic_incarnations
+from penaltybox.processors.broker import topic_incarnations
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.seams import no_seam

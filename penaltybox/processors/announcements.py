@@ -12,7 +12,7 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.events import DeadLetter, encode
-from penaltybox.processors.broker import Connection
+from penaltybox.links.kafka import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import TYPE_CHECKING, Any
 
 import faust
@@ -11,7 +10,8 @@ from faust.app.base import BootStrategy as FaustBootStrategy
 from faust.auth import SASLCredentials, SSLCredentials
 from yarl import URL
 
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.errors import PenaltyboxError
+from penaltybox.links.kafka import Connection
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.transport import Transport
 
@@ -146,30 +146,16 @@ def kafka_credentials(settings: Settings) -> Any:
     Raises:
         ConfigurationError: SASL without a user name, or certificate files that cannot be read.
     """
-    protocol = settings.kafka_security_protocol
-    context = _tls(settings) if protocol.endswith("SSL") else None
-    if protocol.startswith("SASL"):
-        if not settings.kafka_username:
-            raise ConfigurationError(
-                f"PENALTYBOX_KAFKA_USERNAME: got nothing, wanted a user name, because the protocol is {protocol}"
-            )
+    options = Connection.of(settings).client_options()
+    context = options.get("ssl_context")
+    if "sasl_mechanism" in options:
         return SASLCredentials(
-            username=settings.kafka_username,
-            password=settings.kafka_password,
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
             ssl_context=context,
-            mechanism=settings.kafka_sasl_mechanism,
+            mechanism=options["sasl_mechanism"],
         )
     return SSLCredentials(context) if context else None
-
-
-def _tls(settings: Settings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.kafka_ca or None)
-        if settings.kafka_certificate:
-            context.load_cert_chain(settings.kafka_certificate, settings.kafka_key or None)
-    except OSError as error:
-        raise ConfigurationError(f"Kafka TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY): {error}") from error
-    return context
 
 
 async def run_app(app: App, ending: Ending, background: Iterable[Coroutine[Any, Any, None]] = ()) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.settings import Settings
     from penaltybox.contracts.topics import Topics
+    from penaltybox.links.kafka import Connection
 
 REQUEST_TIMEOUT_MS: Final = 10_000
 LEADERS_DEADLINE_S: Final = 15
@@ -37,69 +36,6 @@ _CREATE_PARTITIONS: Final = 37
 _UNSET_BY_ANYBODY: Final = "segment.index.bytes"
 # Later than any record: in the year 2200. A broker that looks timestamps up finds nothing there.
 _FAR_FUTURE_MS: Final = 7_258_118_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How to reach a Kafka cluster. Its text form shows no password."""
-
-    bootstrap: str
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = "PLAIN"
-    username: str = ""
-    password: str = field(default="", repr=False)
-    ca: str = ""
-    certificate: str = ""
-    key: str = ""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Connection:
-        """The cluster of the settings."""
-        return cls(
-            bootstrap=settings.kafka,
-            security_protocol=settings.kafka_security_protocol,
-            sasl_mechanism=settings.kafka_sasl_mechanism,
-            username=settings.kafka_username,
-            password=settings.kafka_password,
-            ca=settings.kafka_ca,
-            certificate=settings.kafka_certificate,
-            key=settings.kafka_key,
-        )
-
-    def client_options(self) -> dict[str, Any]:
-        """Keyword arguments for any aiokafka client.
-
-        Raises:
-            ConfigurationError: SASL without a user name, or files of certificates that cannot be read.
-        """
-        options: dict[str, Any] = {
-            "bootstrap_servers": self.bootstrap,
-            "security_protocol": self.security_protocol,
-        }
-        if self.security_protocol.startswith("SASL"):
-            if not self.username:
-                raise ConfigurationError(
-                    f"PENALTYBOX_KAFKA_USERNAME: got nothing, wanted a user name for {self.security_protocol}."
-                )
-            options |= {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_plain_username": self.username,
-                "sasl_plain_password": self.password,
-            }
-        if self.security_protocol.endswith("SSL"):
-            options["ssl_context"] = self._tls()
-        return options
-
-    def _tls(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.certificate:
-                context.load_cert_chain(self.certificate, self.key or None)
-        except OSError as error:
-            raise ConfigurationError(
-                f"Kafka's TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY) cannot be read: {error}."
-            ) from error
-        return context
 
 
 class Capabilities(NamedTuple):

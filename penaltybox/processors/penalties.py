@@ -15,6 +15,7 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
@@ -28,7 +29,6 @@ from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.blocklist import Blocklist
-from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 
 if TYPE_CHECKING:

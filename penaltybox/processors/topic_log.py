@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from penaltybox.processors.broker import Connection
+from penaltybox.links.kafka import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

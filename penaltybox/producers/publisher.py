@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from aiokafka import AIOKafkaProducer
@@ -21,6 +20,7 @@ from penaltybox.contracts.errors import BadEvent, ConfigurationError, Penaltybox
 from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics, record_key
+from penaltybox.links.kafka import Connection
 from penaltybox.producers.pseudonyms import Pseudonyms
 
 if TYPE_CHECKING:
@@ -36,35 +36,6 @@ _REFUSED: Final = (
     TopicAuthorizationFailedError,
 )
 MAX_IN_FLIGHT: Final = 20_000
-
-
-def kafka_options(settings: Settings) -> dict[str, Any]:
-    """Keyword arguments of an aiokafka client for the Kafka of the settings: address, SASL, TLS.
-
-    Raises:
-        ConfigurationError: SASL without a user name, or certificate files that cannot be read.
-    """
-    protocol = settings.kafka_security_protocol
-    options: dict[str, Any] = {"bootstrap_servers": settings.kafka, "security_protocol": protocol}
-    if protocol.startswith("SASL"):
-        if not settings.kafka_username:
-            raise ConfigurationError(
-                f"PENALTYBOX_KAFKA_USERNAME: got nothing, wanted a user name, because the protocol is {protocol}"
-            )
-        options |= {
-            "sasl_mechanism": settings.kafka_sasl_mechanism,
-            "sasl_plain_username": settings.kafka_username,
-            "sasl_plain_password": settings.kafka_password,
-        }
-    if protocol.endswith("SSL"):
-        try:
-            context = ssl.create_default_context(cafile=settings.kafka_ca or None)
-            if settings.kafka_certificate:
-                context.load_cert_chain(settings.kafka_certificate, settings.kafka_key or None)
-        except OSError as error:
-            raise ConfigurationError(f"Kafka TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY): {error}") from error
-        options["ssl_context"] = context
-    return options
 
 
 class Publisher:
@@ -90,7 +61,7 @@ class Publisher:
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
         self._where = settings.kafka
-        self._options = kafka_options(settings) | {
+        self._options = Connection.of(settings).client_options() | {
             "linger_ms": linger_ms,
             "compression_type": compression,
             "max_batch_size": 262_144,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from penaltybox.sinks.keyspace import Keyspace, slot_of
+from penaltybox.contracts.keyspace import Keyspace, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from penaltybox.sinks.links import Command, Link
+    from penaltybox.links.exchange import Command, Link
 
 Kind: TypeAlias = Literal["deny", "challenge"]
 SCAN_COUNT = 1000

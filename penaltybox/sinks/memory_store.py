@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import GenerationMismatch
-from penaltybox.sinks.keyspace import require_canonical
+from penaltybox.contracts.keyspace import require_canonical
 from penaltybox.sinks.subject_store import (
     BLOCKING_MARKS,
     HEADER_BYTES,

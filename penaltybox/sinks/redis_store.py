@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penaltybox.contracts.errors import GenerationMismatch
-from penaltybox.sinks.keyspace import SLOTS, Keyspace, slot_of
-from penaltybox.sinks.links import Script
+from penaltybox.contracts.keyspace import SLOTS, Keyspace, slot_of
+from penaltybox.links.exchange import Script
 from penaltybox.sinks.subject_store import Lost, Rewound, Write, WriteResult, Written, check_joinable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penaltybox.sinks.links import Command, Link
+    from penaltybox.links.exchange import Command, Link
 
 CHUNK = 128
 """Work units per script call: a subject is one, a mark another.

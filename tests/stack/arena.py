@@ -22,10 +22,11 @@ from penaltybox.contracts.policy_file import load_policy
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.embedded.process import GuardedProcess
-from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
+from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.kafka import Connection
+from penaltybox.processors.broker import TopicPlan, ensure_topics
 from penaltybox.processors.state import SubjectState, decode_state, ladder_record
 from penaltybox.processors.topic_log import read_topic
-from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from tests.oracle.judge import Oracle
 from tests.stack.households import POLICY

@@ -13,12 +13,12 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Hold
 from penaltybox.contracts.policy import AllowEntry
 from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.listings import Listings
 from penaltybox.processors.state import SubjectState, encode_state, state_expiry
 from penaltybox.processors.writer import next_nonce
 from penaltybox.sinks.blocklist import Blocklist
-from penaltybox.sinks.connections import open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Write
 from tests.waiting import wait_until

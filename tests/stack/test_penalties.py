@@ -12,10 +12,11 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Penalty, encode
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.kafka import Connection
 from penaltybox.processors.app import Ending
-from penaltybox.processors.broker import Connection, TopicPlan, ensure_topics
+from penaltybox.processors.broker import TopicPlan, ensure_topics
 from penaltybox.processors.penalties import run_penalties
-from penaltybox.sinks.connections import endpoint_of, open_link
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from tests.processors.worker_driver import denial
 from tests.waiting import wait_until

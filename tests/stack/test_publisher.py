@@ -14,7 +14,8 @@ from penaltybox.contracts.events import Decision, Outcome, encode
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.subjects import hash_value
 from penaltybox.contracts.topics import Topics
-from penaltybox.producers.publisher import Publisher, kafka_options
+from penaltybox.links.kafka import Connection
+from penaltybox.producers.publisher import Publisher
 from tests.servers import AnyBroker, fresh_name
 
 pytestmark = pytest.mark.stack
@@ -119,10 +120,10 @@ async def test_no_topic_is_a_sentence(broker: AnyBroker) -> None:
 
 def test_sasl_and_tls_are_passed_on() -> None:
     """Credentials reach the client; a missing user name or file is an error that names the setting."""
-    options = kafka_options(Settings(kafka_security_protocol="SASL_SSL", kafka_username="u"))
+    options = Connection.of(Settings(kafka_security_protocol="SASL_SSL", kafka_username="u")).client_options()
     assert options["sasl_plain_username"] == "u"
     assert options["ssl_context"].check_hostname
     with pytest.raises(ConfigurationError, match="PENALTYBOX_KAFKA_USERNAME"):
-        kafka_options(Settings(kafka_security_protocol="SASL_PLAINTEXT"))
+        Connection.of(Settings(kafka_security_protocol="SASL_PLAINTEXT")).client_options()
     with pytest.raises(ConfigurationError, match="_CA"):
-        kafka_options(Settings(kafka_security_protocol="SSL", kafka_ca="/nowhere/ca.pem"))
+        Connection.of(Settings(kafka_security_protocol="SSL", kafka_ca="/nowhere/ca.pem")).client_options()

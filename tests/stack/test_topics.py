@@ -13,8 +13,8 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.embedded.broker import Broker
 from penaltybox.embedded.ports import Reservation
+from penaltybox.links.kafka import Connection
 from penaltybox.processors.broker import (
-    Connection,
     TopicPlan,
     ensure_topics,
     probe,

@@ -9,20 +9,19 @@ import pytest
 from redis.asyncio import Redis
 
 from penaltybox.contracts.clock import now_ms
-from penaltybox.sinks.connections import open_link, parse_endpoint
-from penaltybox.sinks.keyspace import slot_of
+from penaltybox.contracts.keyspace import slot_of
+from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.sinks.memory_store import MemoryKeys, MemorySubjectStore
 from penaltybox.sinks.redis_store import RedisSubjectStore
-from tests.sinks.stores.redis_servers import Cluster, SentinelTrio, Server, binaries, single
+from tests.redis_servers import KINDS as REDIS_KINDS
+from tests.redis_servers import SentinelTrio, Server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from penaltybox.sinks.subject_store import SubjectStore
 
-BINARIES = binaries()
-CLUSTERING = BINARIES.get("valkey") or BINARIES.get("redis")
-KINDS = ["memory", *BINARIES, *(("sentinel", "cluster") if CLUSTERING else ())]
+KINDS = ["memory", *REDIS_KINDS]
 _prefixes = itertools.count()
 
 
@@ -152,32 +151,10 @@ class RedisRig:
             await self._listener.aclose()
 
 
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Servers by kind, started when a test first needs them."""
-    running: dict[str, Any] = {}
-
-    class Starter(dict[str, Any]):
-        def __missing__(self, kind: str) -> Any:
-            folder = tmp_path_factory.mktemp(kind)
-            if kind == "sentinel":
-                self[kind] = SentinelTrio(str(CLUSTERING), folder)
-            elif kind == "cluster":
-                self[kind] = Cluster(str(CLUSTERING), folder)
-            else:
-                self[kind] = single(BINARIES[kind], folder)
-            return self[kind]
-
-    running = Starter()
-    yield running
-    for server in running.values():
-        server.kill()
-
-
-def rig_of(kind: str, servers: dict[str, Any]) -> Rig:
+def rig_of(kind: str, redis_by_kind: dict[str, Any]) -> Rig:
     if kind == "memory":
         return MemoryRig()
-    server = servers[kind]
+    server = redis_by_kind[kind]
     if isinstance(server, Server):
         return RedisRig(kind, f"redis://127.0.0.1:{server.port}", server.port)
     listen_at = server.master.port if isinstance(server, SentinelTrio) else server.servers[1].port
@@ -185,17 +162,17 @@ def rig_of(kind: str, servers: dict[str, Any]) -> Rig:
 
 
 @pytest.fixture(params=KINDS)
-async def rig(request: pytest.FixtureRequest, servers: dict[str, Any]) -> AsyncIterator[Rig]:
+async def rig(request: pytest.FixtureRequest, redis_by_kind: dict[str, Any]) -> AsyncIterator[Rig]:
     """Empty keys in each implementation."""
-    made = rig_of(request.param, servers)
+    made = rig_of(request.param, redis_by_kind)
     yield made
     await made.close()
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
-async def redis_rig(request: pytest.FixtureRequest, servers: dict[str, Any]) -> AsyncIterator[RedisRig]:
+@pytest.fixture(params=REDIS_KINDS)
+async def redis_rig(request: pytest.FixtureRequest, redis_by_kind: dict[str, Any]) -> AsyncIterator[RedisRig]:
     """Empty keys in each real server."""
-    made = rig_of(request.param, servers)
+    made = rig_of(request.param, redis_by_kind)
     assert isinstance(made, RedisRig)
     yield made
     await made.close()

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.contracts.errors import GenerationMismatch, StoreUnavailable
-from penaltybox.sinks.connections import open_link, parse_endpoint
-from penaltybox.sinks.keyspace import SLOTS, Keyspace, slot_of, slot_tags
+from penaltybox.contracts.keyspace import SLOTS, Keyspace, slot_of, slot_tags
+from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import WriteResult, Written
+from tests.redis_servers import CLUSTERING, Cluster, Server
 from tests.sinks.stores.blobs import block, version, write
-from tests.sinks.stores.conftest import CLUSTERING
-from tests.sinks.stores.redis_servers import Cluster, Server
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

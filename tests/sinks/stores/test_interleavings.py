@@ -125,12 +125,12 @@ class World:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("memory", "sentinel")])
-def test_any_order_gives_the_same(kind: str, servers: dict[str, Any]) -> None:
+def test_any_order_gives_the_same(kind: str, redis_by_kind: dict[str, Any]) -> None:
     """Reads, writes, repeated writes, rewinds and losses in any order answer alike in memory and in Redis."""
     with asyncio.Runner() as runner:
 
         async def rig() -> Rig:
-            return rig_of(kind, servers)
+            return rig_of(kind, redis_by_kind)
 
         real = runner.run(rig())
         real_writers = [real.store(), real.store()]

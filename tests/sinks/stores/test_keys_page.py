@@ -10,13 +10,12 @@ import pytest
 import redis
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.links.connections import open_client, open_link, parse_endpoint
 from penaltybox.sinks.blocklist import Blocklist
-from penaltybox.sinks.connections import open_client, open_link, parse_endpoint
 from penaltybox.sinks.redis_store import CHUNK, RedisSubjectStore
 from penaltybox.sinks.subject_store import Mark, Written
+from tests.redis_servers import BINARIES, Server, single
 from tests.sinks.stores.blobs import HOUR, block, write
-from tests.sinks.stores.conftest import BINARIES
-from tests.sinks.stores.redis_servers import Server, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
-from penaltybox.sinks.connections import open_link, parse_endpoint
+from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Rewound, Written
+from tests.redis_servers import BINARIES, SentinelTrio, Server, free_port, single
 from tests.sinks.stores.blobs import HOUR, block, version, write
-from tests.sinks.stores.conftest import BINARIES
-from tests.sinks.stores.redis_servers import SentinelTrio, Server, free_port, single
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Real Redis-like servers for the tests of the stores: one, behind Sentinel, or a cluster. Loopback only."""
+"""Real Redis-like servers for tests: one, behind Sentinel, or a cluster. Loopback only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import shutil
 import signal
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hiredis
+import pytest
 
 from penaltybox.embedded.process import GuardedProcess
 from tests.waiting import block_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def binaries() -> dict[str, str]:
@@ -171,3 +175,31 @@ class Cluster:
     def kill(self) -> None:
         for server in self.servers:
             server.kill()
+
+
+BINARIES = binaries()
+CLUSTERING = BINARIES.get("valkey") or BINARIES.get("redis")
+KINDS = [*BINARIES, *(("sentinel", "cluster") if CLUSTERING else ())]
+"""Every kind of Redis that this machine can start."""
+
+
+@pytest.fixture(scope="session")
+def redis_by_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Redis servers by kind (see `KINDS`), started when a test first needs them."""
+    running: dict[str, Any] = {}
+
+    class Starter(dict[str, Any]):
+        def __missing__(self, kind: str) -> Any:
+            folder = tmp_path_factory.mktemp(kind)
+            if kind == "sentinel":
+                self[kind] = SentinelTrio(str(CLUSTERING), folder)
+            elif kind == "cluster":
+                self[kind] = Cluster(str(CLUSTERING), folder)
+            else:
+                self[kind] = single(BINARIES[kind], folder)
+            return self[kind]
+
+    running = Starter()
+    yield running
+    for server in running.values():
+        server.kill()

@@ -14,8 +14,8 @@ import hiredis
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
 
 from penaltybox.contracts.errors import StoreUnavailable
-from penaltybox.sinks.keyspace import SLOTS
-from penaltybox.sinks.outages import code_of, explained
+from penaltybox.contracts.keyspace import SLOTS
+from penaltybox.links.outages import code_of, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,11 +11,11 @@ import pytest
 
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.settings import Settings
-from penaltybox.sinks.connections import endpoint_of, open_client, open_link, parse_endpoint
+from penaltybox.links.connections import endpoint_of, open_client, open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Written
+from tests.redis_servers import BINARIES
 from tests.sinks.stores.blobs import write
-from tests.sinks.stores.conftest import BINARIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,14 +84,14 @@ async def test_no_secret_in_any_repr(scheme: str) -> None:
     await client.aclose()
 
 
-async def test_clients_for_everything_else(servers: dict[str, Any]) -> None:
+async def test_clients_for_everything_else(redis_by_kind: dict[str, Any]) -> None:
     """An ordinary client reaches the same server."""
-    endpoint = parse_endpoint(f"redis://127.0.0.1:{servers[next(iter(BINARIES))].port}")
+    endpoint = parse_endpoint(f"redis://127.0.0.1:{redis_by_kind[next(iter(BINARIES))].port}")
     client = open_client(endpoint)
     assert await client.ping()
     await client.aclose()
     for topology in ("sentinel", "cluster"):
-        client = open_client(parse_endpoint(servers[topology].url))
+        client = open_client(parse_endpoint(redis_by_kind[topology].url))
         await client.set("through:client", "1")
         assert await client.get("through:client") == b"1"
         await client.aclose()
@@ -135,10 +135,10 @@ async def _tls_in_front_of(port: int, folder: Path) -> asyncio.Server:
     return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
 
 
-async def test_tls(servers: dict[str, Any], tmp_path: Path) -> None:
+async def test_tls(redis_by_kind: dict[str, Any], tmp_path: Path) -> None:
     """With CA and client certificate a TLS server is used; with a CA that doesn't know it, it is an outage."""
     _certificates(tmp_path)
-    listener = await _tls_in_front_of(servers[next(iter(BINARIES))].port, tmp_path)
+    listener = await _tls_in_front_of(redis_by_kind[next(iter(BINARIES))].port, tmp_path)
     url = f"rediss://localhost:{listener.sockets[0].getsockname()[1]}"
     own = {"tls_cert": str(tmp_path / "own.crt"), "tls_key": str(tmp_path / "own.key")}
     store = RedisSubjectStore(open_link(parse_endpoint(url, tls_ca=str(tmp_path / "ca.crt"), **own)), prefix="tls")

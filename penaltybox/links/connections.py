@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.sinks.links import ClusterLink, Link, ServerLink
+from penaltybox.links.exchange import ClusterLink, Link, ServerLink
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
