@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.durations import format_duration
-from penaltybox.processors.allowlist import Allowlist
 from penaltybox.processors.detections import score_at, values_within
 from penaltybox.processors.ladder import NONE, active, prior_rung
 from penaltybox.processors.remedies import trust_of

@@ -12,8 +12,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
+Algorithm = Literal["fixed_window", "sliding_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"]
 Answer = Literal["deny", "challenge", "shadow"]
+Failure = Literal["open", "closed", "local"]
+Missing = Literal["skip", "refuse"]
 Filter = tuple[str, ...]
 
 MAX_DISTINCT: Final = 64
@@ -27,8 +29,36 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: int
     window_ms: int
     algorithm: Algorithm = "sliding_window"
+    """`sliding_window` is the log, exact; `sliding_window_counter` its small approximation."""
+    burst: int | None = None
+    """What a token bucket, leaky bucket or GCRA takes at once; None: `limit`."""
+    slots: int = 60
+    """Into how many counters a sliding window counter cuts its window."""
     answer: Answer = "deny"
     dry_run: bool = False
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the inline limiter treats the requests of one scenario, beside its limits."""
+
+    failure: Failure = "open"
+    """What a request gets while Redis does not answer: let through, refused, or judged by a limiter in memory."""
+    deadline_ms: int = 20
+    """How long a decision may wait for Redis."""
+    missing: dict[str, Missing] = {}
+    """Dimension -> whether a request without it is refused; the others skip the limits on it."""
+    costs: tuple[tuple[str, int], ...] = ()
+    """(route pattern, cost), the first that matches; 1 if none does. A caller may say another cost."""
+    newcomers_percent: int = 100
+    """Quota of requests that are not from an established user."""
+    check_percent: float = 100
+    """Share of the requests that are checked at all; the others are allowed."""
+    publish_percent: float = 100
+    """Share of the allowed requests that are published; refusals always are."""
+    allow_cache_ms: int = 0
+    """How long a process may let a subject with much quota left through without asking Redis again."""
+    messages: dict[str, dict[str, str]] = {}
+    """Answer -> language -> the sentence that a refused person reads."""
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +169,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A whole policy, validated."""
 
     limits: dict[str, dict[str, tuple[Limit, ...]]]
+    scenarios: dict[str, Scenario] = {}
+    plans: dict[str, dict[str, int]] = {}
+    """Plan -> `scenario/dimension:limit name` -> the limit that customers of the plan have instead."""
     rules: tuple[Rule, ...]
     ladder: LadderPolicy
     score: ScorePolicy
@@ -152,7 +185,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lateness_ms: int
     late_after_ms: int
 
+    def scenario(self, name: str) -> Scenario:
+        """The treatment of a scenario: what the file says, or the defaults."""
+        return self.scenarios.get(name, _DEFAULT_SCENARIO)
+
     @property
     def version(self) -> str:
         """First 12 hex digits of the SHA-256 of the canonical form."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+
+
+_DEFAULT_SCENARIO: Final = Scenario()

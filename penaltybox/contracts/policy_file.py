@@ -21,7 +21,8 @@ from penaltybox.contracts.policy import (
     Threshold,
     TrustPolicy,
 )
-from penaltybox.contracts.policy_rules import read_limits, read_rules, read_then
+from penaltybox.contracts.policy_limits import read_limits, read_plans, read_scenarios
+from penaltybox.contracts.policy_rules import check_sampling, read_rules, read_then
 from penaltybox.contracts.policy_yaml import Node, read_yaml
 from penaltybox.contracts.subjects import parse_subject
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_RUNGS: Final = ["warn", "5m", "1h", "permanent"]
 CHALLENGE: Final = "challenge"
 _SECTIONS: Final = (
-    "limits", "rules", "ladder", "score", "shared_ip", "trust", "allow", "breaker",
+    "limits", "scenarios", "plans", "rules", "ladder", "score", "shared_ip", "trust", "allow", "breaker",
     "challenge", "pass", "lateness", "late_after",
 )  # fmt: skip
 
@@ -59,9 +60,14 @@ def policy_from(document: object, name: str = "policy") -> Policy:
     root = Node(document if document is not None else {}, name).mapping(_SECTIONS)
     ladder = _ladder(root.child("ladder", {}))
     limits = read_limits(root.child("limits", {}))
+    scenarios = read_scenarios(root.child("scenarios", {}), limits)
+    rules = read_rules(root.child("rules", {}), ladder, limits)
+    check_sampling(root.child("rules", {}), rules, scenarios)
     return Policy(
         limits=limits,
-        rules=read_rules(root.child("rules", {}), ladder, limits),
+        scenarios=scenarios,
+        plans=read_plans(root.child("plans", {}), limits),
+        rules=rules,
         ladder=ladder,
         score=_score(root.child("score", {}), ladder),
         shared_ip=_shared_ip(root.child("shared_ip", None)),

@@ -1,63 +1,33 @@
-"""Reading `limits` and `rules` of a policy file, and refusing rules that could never fire."""
+"""Reading `rules` of a policy file, and refusing rules that could never fire."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from penaltybox.contracts.events import Action, Reason
 from penaltybox.contracts.policy import (
     MAX_COUNT,
     MAX_DISTINCT,
-    Algorithm,
-    Answer,
     Filter,
     LadderPolicy,
-    Limit,
     Rule,
     Then,
     When,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penaltybox.contracts.policy import Scenario
+    from penaltybox.contracts.policy_limits import Limits
     from penaltybox.contracts.policy_yaml import Node
 
-Limits = dict[str, dict[str, tuple[Limit, ...]]]
 _RULE_KEYS: Final = ("on", "count", "distinct", "n", "window", "when", "then", "shadow")
 _WHEN_KEYS: Final = ("action", "reason", "scenario", "route", "source", "violated")
+_WHOLE: Final = 100
 _VIRTUAL: Final = ("scenario", "route")
 """Parts of a combination that are fields of the decision, not subjects."""
-
-
-def read_limits(node: Node) -> Limits:
-    """Scenario -> dimension or combination -> its thresholds."""
-    limits: Limits = {}
-    for scenario, dimensions in node.pairs():
-        limits[scenario] = {}
-        for dimension, entries in dimensions.pairs():
-            entries.dimensions(dimension)
-            found = tuple(_limit(entry) for entry in entries.items())
-            names = [limit.name for limit in found]
-            if len(set(names)) != len(names):
-                raise entries.error(f"the names {', '.join(names)}", "names that differ within a dimension")
-            limits[scenario][dimension] = found
-    return limits
-
-
-def _limit(node: Node) -> Limit:
-    node.mapping(("name", "limit", "window", "algorithm", "answer", "dry_run"))
-    return Limit(
-        name=node.child("name", None).text(),
-        limit=node.integer("limit", None, least=1, most=1_000_000_000),
-        window_ms=node.duration("window", None),
-        algorithm=_choice(node, "algorithm", "sliding_window", get_args(Algorithm)),
-        answer=_choice(node, "answer", "deny", get_args(Answer)),
-        dry_run=node.boolean("dry_run", default=False),
-    )
-
-
-def _choice(node: Node, key: str, default: str, choices: tuple[str, ...]) -> Any:
-    return node.child(key, default).one_of(choices)
 
 
 def read_rules(node: Node, ladder: LadderPolicy, limits: Limits) -> tuple[Rule, ...]:
@@ -92,6 +62,22 @@ def _rule(name: str, node: Node, ladder: LadderPolicy, limits: Limits) -> Rule:
         when=when,
         shadow=node.boolean("shadow", default=False),
     )
+
+
+def check_sampling(node: Node, rules: tuple[Rule, ...], scenarios: Mapping[str, Scenario]) -> None:
+    """Refuses a `distinct` rule over a scenario of which not every request is seen: it would count too few.
+
+    Raises:
+        ConfigurationError: names the rule and the scenario.
+    """
+    sampled = [name for name, one in scenarios.items() if min(one.check_percent, one.publish_percent) < _WHOLE]
+    for rule in rules:
+        seen = [name for name in sampled if rule.when.scenario is None or _any_matches(rule.when.scenario, name)]
+        if rule.kind == "distinct" and seen:
+            raise node.child(rule.name, None).error(
+                f"distinct over {seen[0]}, of which only a part is seen",
+                "when: {scenario: [...]} without it, or check and publish of 100 there",
+            )
 
 
 def _distinct(node: Node, on: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision, Outcome
 from penaltybox.contracts.subjects import MAX_CACHED, Canonicaliser, Name, value_hash
-from penaltybox.processors.allowlist import Allowlist
 from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_value
 from penaltybox.processors.ladder import active
 from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome

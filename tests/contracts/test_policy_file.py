@@ -8,17 +8,92 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.durations import format_duration, parse_duration
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.policy_file import default_policy_path, load_policy, parse_policy
 from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.processors.allowlist import Allowlist
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RULE = "rules: {r: {on: user, count: 3, window: 1m, then: step}}\n"
+SCENARIO = "limits: {s: {ip: [{name: a, limit: 1, window: 1m}]}}\nscenarios: {s: {failure: open}}"
 MISTAKES = [  # what, YAML, where, got, wanted
+    (
+        "limit: slots elsewhere",
+        "limits: {s: {ip: [{name: a, limit: 1, window: 1m, slots: 6}]}}",
+        "limits.s.ip[0].slots",
+        "slots for sliding_window",
+        "sliding_window_counter",
+    ),
+    (
+        "limit: burst of a window",
+        "limits: {s: {ip: [{name: a, limit: 1, window: 1m, burst: 6}]}}",
+        "limits.s.ip[0].burst",
+        "burst for sliding_window",
+        "gcra",
+    ),
+    (
+        "limit: inexact",
+        "limits: {s: {ip: [{name: a, limit: 1000000000, window: 1000d, algorithm: gcra}]}}",
+        "limits.s.ip[0]",
+        "86,400,000,000 ms",
+        "2^53",
+    ),
+    (
+        "limit: thin slots",
+        "limits: {s: {ip: [{name: a, limit: 9, window: 30ms, algorithm: sliding_window_counter}]}}",
+        "limits.s.ip[0]",
+        "60 slots in 30 ms",
+        "a millisecond",
+    ),
+    (
+        "scenario without limits",
+        SCENARIO.replace("scenarios: {s", "scenarios: {t"),
+        "scenarios",
+        "'t'",
+        "one of limits: s",
+    ),
+    ("scenario: failure", SCENARIO.replace("open", "maybe"), "scenarios.s.failure", "maybe", "closed"),
+    ("scenario: deadline", SCENARIO.replace("failure: open", "deadline: 11s"), "scenarios.s.deadline", "11s", "10s"),
+    (
+        "scenario: allow cache",
+        SCENARIO.replace("failure: open", "allow_cache: 2s"),
+        "scenarios.s.allow_cache",
+        "2s",
+        "1s",
+    ),
+    (
+        "scenario: missing",
+        SCENARIO.replace("failure: open", "missing: {user: skip}"),
+        "scenarios.s.missing",
+        "'user'",
+        "ip",
+    ),
+    ("scenario: percent", SCENARIO.replace("failure: open", "check: 0"), "scenarios.s.check", "0", "above 0"),
+    (
+        "scenario: message",
+        SCENARIO.replace("failure: open", "messages: {no: {en: x}}"),
+        "scenarios.s.messages",
+        "'no'",
+        "deny",
+    ),
+    (
+        "scenario: cost",
+        SCENARIO.replace("failure: open", "costs: {'GET *': -1}"),
+        "scenarios.s.costs.GET *",
+        "-1",
+        "from 0",
+    ),
+    (
+        "distinct over a sample",
+        SCENARIO.replace("failure: open", "publish: 10") + "\n" + RULE.replace("count: 3", "distinct: ip, n: 3"),
+        "rules.r",
+        "distinct over s",
+        "check and publish",
+    ),
+    ("plan: limit", SCENARIO + "\nplans: {pro: {'s/ip:b': 5}}", "plans.pro", "'s/ip:b'", "s/ip:a"),
     ("unknown section", "rule: {}", "policy:", "'rule'", "rules"),
     ("a list for a policy", "[1]", "policy", "[1]", "a mapping"),
     ("a text for a policy", "hello", "policy", "hello", "a mapping"),
@@ -124,9 +199,9 @@ MISTAKES = [  # what, YAML, where, got, wanted
     ),
     (
         "unknown algorithm",
-        "limits: {login: {ip: [{name: a, limit: 1, window: 1m, algorithm: gcra}]}}",
+        "limits: {login: {ip: [{name: a, limit: 1, window: 1m, algorithm: sliding_log}]}}",
         "algorithm",
-        "gcra",
+        "sliding_log",
         "token_bucket",
     ),
     ("rules as a list", "rules: [1]", "rules", "[1]", "a mapping"),
@@ -295,3 +370,21 @@ def test_a_listed_address_is_found_however_much_of_it_counts(listed: str, prefix
     subject = Canonicaliser(prefix).subject("ip", address)
     assert Allowlist(policy.allow).covers(subject, 1)
     assert not Allowlist(policy.allow).covers(Canonicaliser(prefix).subject("ip", "2001:db8:1::7"), 1)
+
+
+def test_what_the_limiter_is_told() -> None:
+    """Scenarios and plans are read with their defaults, and a scenario that nobody described has the same ones."""
+    policy = parse_policy(
+        "limits: {s: {ip: [{name: a, limit: 5, window: 1m, algorithm: gcra, burst: 2}]}, t: {}}\n"
+        "scenarios: {s: {failure: closed, deadline: 5ms, missing: {ip: refuse}, costs: {'GET *': 2}, newcomers: 50,"
+        " check: 50, publish: 0.5, allow_cache: 500ms, messages: {deny: {EN: Too fast.}}}}\n"
+        "plans: {pro: {'s/ip:a': 50}}"
+    )
+    one = policy.scenario("s")
+    assert (one.failure, one.deadline_ms, one.missing, one.costs) == ("closed", 5, {"ip": "refuse"}, (("GET *", 2),))
+    assert (one.newcomers_percent, one.check_percent, one.publish_percent) == (50, 50, 0.5)
+    assert (one.allow_cache_ms, one.messages) == (500, {"deny": {"en": "Too fast."}})
+    assert policy.plans == {"pro": {"s/ip:a": 50}}
+    assert policy.limits["s"]["ip"][0].burst == 2
+    assert policy.scenario("t") == policy.scenario("unheard of")
+    assert policy.scenario("t").failure == "open"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.policy_file import parse_policy
-from penaltybox.processors.allowlist import Allowlist
 from tests.oracle.sight import allowlisted
 from tests.processors.worker_driver import T0, Rig, denial
 
