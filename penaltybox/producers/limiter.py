@@ -42,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost: int = 1
     established: bool | None = None
     attrs: dict[str, str] = {}
+    idempotency_key: str = ""
+    """Under which a refund finds what this request took, if it may have to be given back."""
 
 
 class Listed(NamedTuple):
