@@ -17,6 +17,7 @@ from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import stable_id
 from penaltybox.contracts.subjects import Canonicaliser, encode_value
 from penaltybox.producers.algorithms import NEVER, counting
+from penaltybox.producers.verdict import LimitState, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +68,20 @@ class _Asked(NamedTuple):
     key: str
     wait_ms: int
 
+    def state(self, now_ms: int) -> LimitState:
+        """How the limit stands after the decision."""
+        limit, remaining = self.applied.limit, self.applied.counter.remaining(self.key, now_ms)
+        return LimitState(
+            name=self.applied.name,
+            limit=limit.limit,
+            window_ms=limit.window_ms,
+            remaining=remaining,
+            reset_ms=limit.window_ms if remaining < limit.limit else 0,
+            wait_ms=self.wait_ms,
+            answer=limit.answer,
+            dry_run=limit.dry_run,
+        )
+
 
 class Limiter:
     """Decides requests by a policy's limits, in the requests' own time.
@@ -108,7 +123,24 @@ class Limiter:
         Raises:
             BadEvent: a subject that is not allowed (see `Canonicaliser.subject`); nothing was counted.
         """
-        asked = list(self._ask(request))
+        return self._weigh(request, self._ask(request))
+
+    def judge(self, request: Request) -> Verdict:
+        """What `decide` says, and beside it how every limit that applies stands now; raises as `decide` does."""
+        asked = self._ask(request)
+        decisions = self._weigh(request, asked)
+        first = decisions[0]
+        wait_s = first.retry_after_s
+        return Verdict(
+            action=first.action,
+            reason=first.reason,
+            limits=tuple(one.state(request.ts_ms) for one in asked),
+            violated=first.violated,
+            retry_after_ms=None if wait_s is None else wait_s * 1000,
+            decisions=decisions,
+        )
+
+    def _weigh(self, request: Request, asked: list[_Asked]) -> tuple[Decision, ...]:
         violated = [one for one in asked if one.wait_ms and not one.applied.limit.dry_run]
         if violated:
             return (self._refuse(request, violated, enforced=True),)
