@@ -22,6 +22,7 @@ from penaltybox.producers import ingest as logs
 from penaltybox.producers.combined import CombinedLog
 from penaltybox.producers.limiter import Limiter
 from penaltybox.producers.pseudonyms import Pseudonyms
+from penaltybox.producers.scenario_map import ScenarioMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ class _Reading:
         self.canonicaliser = Canonicaliser(values.ipv6_prefix)
         self._source = source
         default = scenarios.pop("")
-        self._scenarios = logs.ScenarioMap(scenarios, default)
+        self._scenarios = ScenarioMap(scenarios, default)
 
     def start(
         self, stream: IO[bytes], report: Callable[[logs.Progress], None], *, shifted: bool

@@ -41,6 +41,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the inline limiter treats the requests of one scenario, beside its limits."""
 
+    routes: tuple[str, ...] = ()
+    """``[METHOD ]/prefix``: which HTTP requests are of the scenario, where nobody names it; the longest prefix wins."""
     failure: Failure = "open"
     """What a request gets while Redis does not answer: let through, refused, or judged by a limiter in memory."""
     deadline_ms: int = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from penaltybox.contracts.policy import Algorithm, Answer, Failure, Limit, Missing, Scenario
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 Limits = dict[str, dict[str, tuple[Limit, ...]]]
 _LIMIT_KEYS: Final = ("name", "limit", "window", "algorithm", "burst", "slots", "answer", "dry_run")
 _SCENARIO_KEYS: Final = (
-    "failure", "deadline", "missing", "costs", "newcomers", "check", "publish", "allow_cache", "messages",
+    "routes", "failure", "deadline", "missing", "costs", "newcomers", "check", "publish", "allow_cache", "messages",
 )  # fmt: skip
+_ROUTE: Final = re.compile(r"([A-Z]{3,16} )?/[^\s?#*]*")
 _WITH_BURST: Final = ("token_bucket", "leaky_bucket", "gcra")
 _MAX_DEADLINE_MS: Final = 10_000
 _MAX_ALLOW_CACHE_MS: Final = 1000
@@ -71,10 +73,16 @@ def _choice(node: Node, key: str, default: str, choices: tuple[str, ...]) -> Any
 def read_scenarios(node: Node, limits: Limits) -> dict[str, Scenario]:
     """How each scenario is treated; a scenario that has no limits is refused."""
     found = {}
+    owners: dict[str, str] = {}
     for name, child in node.pairs():
         if name not in limits:
             raise node.error(f"the unknown scenario {name!r}", f"one of limits: {', '.join(limits) or '(none)'}")
         found[name] = _scenario(child, limits[name])
+        for route in found[name].routes:
+            if owners.setdefault(route, name) != name:
+                raise child.child("routes", None).error(
+                    f"{route!r}, which {owners[route]} has", "one scenario per route"
+                )
     return found
 
 
@@ -88,6 +96,7 @@ def _scenario(node: Node, dimensions: dict[str, tuple[Limit, ...]]) -> Scenario:
     if allow_cache_ms > _MAX_ALLOW_CACHE_MS:
         raise node.child("allow_cache", None).error(node.value["allow_cache"], "at most 1s")
     return Scenario(
+        routes=tuple(_route(child) for child in node.child("routes", []).items()),
         failure=_choice(node, "failure", "open", get_args(Failure)),
         deadline_ms=deadline_ms,
         missing=_missing(node.child("missing", {}), dimensions),
@@ -100,6 +109,15 @@ def _scenario(node: Node, dimensions: dict[str, tuple[Limit, ...]]) -> Scenario:
         allow_cache_ms=allow_cache_ms,
         messages=_messages(node.child("messages", {})),
     )
+
+
+def _route(node: Node) -> str:
+    text = node.text()
+    if not _ROUTE.fullmatch(text):
+        raise node.error(
+            text, "/prefix or METHOD /prefix, without wildcard and query: every path below it belongs to it"
+        )
+    return text
 
 
 def _missing(node: Node, dimensions: dict[str, tuple[Limit, ...]]) -> dict[str, Missing]:

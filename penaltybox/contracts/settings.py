@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX: Final = "PENALTYBOX_"
-_SECRETS: Final = frozenset({"kafka_password", "redis_password", "clickhouse_password", "hash_key"})
+_SECRETS: Final = frozenset({"kafka_password", "redis_password", "clickhouse_password", "hash_key", "serve_secret"})
 _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
+HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{0,64}$")]
+_LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ipv6_prefix: Annotated[int, Meta(ge=16, le=128)] = 64
     hashed_dimensions: tuple[str, ...] = ()
     hash_key: str = ""
+
+    trusted_proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    client_ip_header: HeaderName = ""
+    user_header: HeaderName = ""
+    api_key_header: HeaderName = ""
+    device_header: HeaderName = ""
+    device_cookie: Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}$")] = ""
+
+    serve_host: str = "127.0.0.1"
+    serve_port: Annotated[int, Meta(ge=0, le=65_535)] = 8118
+    serve_processes: Annotated[int, Meta(ge=1, le=256)] = 1
+    serve_secret: str = ""
 
     data_dir: str = ""
     cache_subjects: Positive = 200_000
@@ -115,9 +130,10 @@ def read_settings(environment: Mapping[str, str], dotenv: Path | None = None) ->
         field = name.removeprefix(PREFIX).lower()
         if field not in Settings.__struct_fields__:
             raise ConfigurationError(f"{name}: no such setting; `penaltybox doctor` lists them")
-        values[field] = tuple(filter(None, text.split(","))) if field == "hashed_dimensions" else text
+        values[field] = tuple(filter(None, text.replace(" ", "").split(","))) if field in _LISTS else text
     settings = _convert(values)
     _check_urls(settings)
+    _check_networks(settings)
     if settings.hashed_dimensions and not settings.hash_key:
         raise ConfigurationError(
             f"{PREFIX}HASH_KEY: got nothing, wanted a key, because {PREFIX}HASHED_DIMENSIONS is set"
@@ -153,6 +169,16 @@ def _check_urls(settings: Settings) -> None:
         alone = not colon or broker.strip().endswith("]")
         if not broker.strip() or (not alone and not (host and port.isascii() and port.isdecimal())):
             raise ConfigurationError(f"{PREFIX}KAFKA: got {settings.kafka!r}, wanted host:port[,host:port…]")
+
+
+def _check_networks(settings: Settings) -> None:
+    for network in settings.trusted_proxies:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{PREFIX}TRUSTED_PROXIES: got {network!r}, wanted addresses or networks such as 10.0.0.0/8: {error}"
+            ) from None
 
 
 def _read_dotenv(path: Path) -> dict[str, str]:

@@ -22,9 +22,10 @@ import msgspec
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.combined import MAX_LINE_BYTES, CombinedLog
 from penaltybox.producers.limiter import Request
+from penaltybox.producers.scenario_map import ScenarioMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from penaltybox.contracts.events import Decision
     from penaltybox.producers.combined import LogLine
@@ -57,34 +58,6 @@ class Progress(msgspec.Struct, kw_only=True):
     would_have: Counter[str] = msgspec.field(default_factory=Counter)
     first_ms: int = 0
     last_ms: int = 0
-
-
-class ScenarioMap:
-    """Which scenario a request belongs to: the longest matching ``[METHOD ]/prefix``, else the default.
-
-    Args:
-        prefixes: ``/login`` or ``POST /login`` -> scenario. A prefix ends where a path segment ends.
-        default: the scenario of everything else.
-    """
-
-    def __init__(self, prefixes: Mapping[str, str] | None = None, default: str = "web") -> None:
-        self.default = default
-        self._rules: list[tuple[str, str, str]] = []
-        for text, scenario in (prefixes or {}).items():
-            method, space, prefix = text.rpartition(" ")
-            if not prefix.startswith("/") or (space and not method.isalpha()) or not scenario:
-                raise ConfigurationError(
-                    f"scenario map: got {text!r} = {scenario!r}, wanted /prefix=SCENARIO or 'POST /prefix=SCENARIO'"
-                )
-            self._rules.append((method.upper(), prefix.rstrip("/"), scenario))
-        self._rules.sort(key=lambda rule: (-len(rule[1]), not rule[0]))
-
-    def scenario(self, method: str, path: str) -> str:
-        """The scenario of a request."""
-        for wanted, prefix, scenario in self._rules:
-            if wanted in ("", method) and (path == prefix or path.startswith(f"{prefix}/")):
-                return scenario
-        return self.default
 
 
 class LogIngest:

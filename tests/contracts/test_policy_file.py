@@ -93,6 +93,20 @@ MISTAKES = [  # what, YAML, where, got, wanted
         "distinct over s",
         "check and publish",
     ),
+    (
+        "scenario: route",
+        SCENARIO.replace("failure: open", "routes: ['/a/*']"),
+        "scenarios.s.routes[0]",
+        "/a/*",
+        "without wildcard",
+    ),
+    (
+        "scenario: route of two",
+        "limits: {s: {}, t: {}}\nscenarios: {s: {routes: [/a]}, t: {routes: [/a]}}",
+        "scenarios.t.routes",
+        "which s has",
+        "one scenario per route",
+    ),
     ("plan: limit", SCENARIO + "\nplans: {pro: {'s/ip:b': 5}}", "plans.pro", "'s/ip:b'", "s/ip:a"),
     ("unknown section", "rule: {}", "policy:", "'rule'", "rules"),
     ("a list for a policy", "[1]", "policy", "[1]", "a mapping"),
@@ -376,12 +390,14 @@ def test_what_the_limiter_is_told() -> None:
     """Scenarios and plans are read with their defaults, and a scenario that nobody described has the same ones."""
     policy = parse_policy(
         "limits: {s: {ip: [{name: a, limit: 5, window: 1m, algorithm: gcra, burst: 2}]}, t: {}}\n"
-        "scenarios: {s: {failure: closed, deadline: 5ms, missing: {ip: refuse}, costs: {'GET *': 2}, newcomers: 50,"
+        "scenarios: {s: {routes: [POST /s], failure: closed,"
+        " deadline: 5ms, missing: {ip: refuse}, costs: {'GET *': 2}, newcomers: 50,"
         " check: 50, publish: 0.5, allow_cache: 500ms, messages: {deny: {EN: Too fast.}}}}\n"
         "plans: {pro: {'s/ip:a': 50}}"
     )
     one = policy.scenario("s")
     assert (one.failure, one.deadline_ms, one.missing, one.costs) == ("closed", 5, {"ip": "refuse"}, (("GET *", 2),))
+    assert one.routes == ("POST /s",)
     assert (one.newcomers_percent, one.check_percent, one.publish_percent) == (50, 50, 0.5)
     assert (one.allow_cache_ms, one.messages) == (500, {"deny": {"en": "Too fast."}})
     assert policy.plans == {"pro": {"s/ip:a": 50}}

@@ -18,6 +18,7 @@ SECRETS = {
     "PENALTYBOX_REDIS_PASSWORD": SECRET,
     "PENALTYBOX_CLICKHOUSE_PASSWORD": SECRET,
     "PENALTYBOX_HASH_KEY": SECRET,
+    "PENALTYBOX_SERVE_SECRET": SECRET,
     "PENALTYBOX_REDIS_URL": f"rediss://worker:{SECRET}@redis.internal:6380/0",
     "PENALTYBOX_CLICKHOUSE_URL": f"https://worker:{SECRET}@clickhouse.internal:8443",
 }
@@ -56,6 +57,10 @@ def test_numbers_and_lists_are_read() -> None:
         ("KAFKA_PARTITIONS", "0", "1"),
         ("KAFKA_PARTITIONS", "many", "int"),
         ("IPV6_PREFIX", "129", "128"),
+        ("TRUSTED_PROXIES", "10.0.0.0/8,lb", "10.0.0.0/8"),
+        ("TRUSTED_PROXIES", "10.1.0.0/8", "host bits"),
+        ("USER_HEADER", "X User", "regex"),
+        ("SERVE_PORT", "65536", "65535"),
         ("KAFKA_SECURITY_PROTOCOL", "TLS", "Invalid enum"),
         ("REDIS_PREFIX", "a:b", "regex"),
         ("LOG_LEVEL", "verbose", "enum"),

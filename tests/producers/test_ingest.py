@@ -12,8 +12,9 @@ import pytest
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.producers.combined import MAX_LINE_BYTES
-from penaltybox.producers.ingest import LogIngest, Progress, ScenarioMap, end_of_log, open_log, read_lines
+from penaltybox.producers.ingest import LogIngest, Progress, end_of_log, open_log, read_lines
 from penaltybox.producers.limiter import Limiter
+from penaltybox.producers.scenario_map import ScenarioMap
 
 LOG = Path(__file__).parent.parent / "data" / "apache_access.log"
 POLICY = "limits: {web: {ip: [{name: pages, limit: 60, window: 1m}]}, login: {ip: [{name: a, limit: 1, window: 1h}]}}"
@@ -113,11 +114,8 @@ def test_a_line_without_end_is_cut() -> None:
     assert task.progress.unmatched == 1
 
 
-def test_scenarios_by_prefix() -> None:
-    """The longest prefix wins, a prefix ends with its segment, everything else is the default."""
-    scenarios = ScenarioMap({"/api": "api", "/api/login": "login", "POST /api": "write"})
-    asked = [("GET", "/api"), ("GET", "/api/login/x"), ("POST", "/api/a"), ("GET", "/apis"), ("", "")]
-    assert [scenarios.scenario(*one) for one in asked] == ["api", "login", "write", "web", "web"]
+def test_scenarios_of_a_log() -> None:
+    """Each line is decided by the limits of its path's scenario."""
     task = ingest(scenarios=ScenarioMap({"/login": "login"}))
     lines = stream(line(1, path="/login?x"), line(2, path="/login"), line(3))
     assert [(d.scenario, d.action) for d in task.decisions(read_lines(lines))] == [
@@ -125,13 +123,6 @@ def test_scenarios_by_prefix() -> None:
         ("login", "deny"),
         ("web", "allow"),
     ]
-
-
-@pytest.mark.parametrize("mapping", [{"login": "x"}, {"P0ST /x": "x"}, {"/x": ""}])
-def test_bad_scenario_map(mapping: dict[str, str]) -> None:
-    """A mapping that means nothing is an error."""
-    with pytest.raises(ConfigurationError, match="scenario map"):
-        ScenarioMap(mapping)
 
 
 def test_unreadable_files_are_sentences(tmp_path: Path) -> None:
