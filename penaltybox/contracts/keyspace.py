@@ -61,7 +61,7 @@ class Keyspace:
         ConfigurationError: a prefix that would change the hash tag or match other keys in a SCAN.
     """
 
-    __slots__ = ("_mark", "events", "generation", "pause", "pending", "prefix")
+    __slots__ = ("_mark", "allow", "cidr", "events", "generation", "pause", "pending", "prefix")
 
     def __init__(self, prefix: str = "pbx") -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -73,6 +73,8 @@ class Keyspace:
         self.pending = f"{prefix}:pending"
         self.pause = f"{prefix}:pause"
         self.events = f"{prefix}:events"
+        self.allow = f"{prefix}:allow"
+        self.cidr = f"{prefix}:cidr"
         self._mark = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:([a-z]+)")
 
     def subject_keys(self, subjects: Sequence[str], name: str = "state") -> list[str]:

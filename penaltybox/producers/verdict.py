@@ -46,6 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         violated: names of the violated limits that are in force, all of them.
         retry_after_ms: when to come back; None when there is no such time.
         permanent: denied by a block without an end.
+        listed: canonical subject whose block or challenge is the answer; a cache remembers it under this name.
         missing: a dimension that the scenario wants and the request lacks; refused because of it.
         decisions: what is published about the request; the first one is the answer, dry runs follow.
     """
@@ -56,6 +57,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     violated: tuple[str, ...] = ()
     retry_after_ms: int | None = None
     permanent: bool = False
+    listed: str = ""
     missing: str = ""
     decisions: tuple[Decision, ...] = ()
 
