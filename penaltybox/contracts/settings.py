@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX: Final = "PENALTYBOX_"
-_SECRETS: Final = frozenset({"kafka_password", "redis_password", "clickhouse_password", "hash_key", "serve_secret"})
+_SECRETS: Final = frozenset(
+    (
+        *("kafka_password", "redis_password", "redis_sentinel_password", "clickhouse_password"),
+        *("hash_key", "serve_secret"),
+    )
+)
+    {"kafka_password", "redis_password", "redis_sentinel_password", "clickhouse_password", "hash_key", "serve_secret"}
+)
 _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -47,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str = "redis://127.0.0.1:6379/0"
     redis_username: str = ""
     redis_password: str = ""
+    redis_sentinel_username: str = ""
+    redis_sentinel_password: str = ""
     redis_ca: str = ""
     redis_certificate: str = ""
     redis_key: str = ""
@@ -56,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clickhouse_url: str = "http://127.0.0.1:8123"
     clickhouse_username: str = "default"
     clickhouse_password: str = ""
+    clickhouse_ca: str = ""
     clickhouse_database: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "penaltybox"
 
     policy: str = ""

@@ -98,12 +98,15 @@ class EmbeddedStack:
             redis_url=self.redis_url,
             redis_username="",
             redis_password="",
+            redis_sentinel_username="",
+            redis_sentinel_password="",
             redis_ca="",
             redis_certificate="",
             redis_key="",
             clickhouse_url=self.clickhouse_url,
             clickhouse_username="default",
             clickhouse_password="",
+            clickhouse_ca="",
             data_dir=str(self.data_dir),
         )
 

@@ -136,7 +136,7 @@ def parse_endpoint(
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
-    """The Redis of these settings; the Sentinels, if any, are asked without a password.
+    """The Redis of these settings.
 
     Raises:
         ConfigurationError: see `parse_endpoint`.
@@ -146,6 +146,8 @@ def endpoint_of(settings: Settings) -> Endpoint:
         settings.redis_url,
         username=settings.redis_username or None,
         password=settings.redis_password or None,
+        sentinel_username=settings.redis_sentinel_username or None,
+        sentinel_password=settings.redis_sentinel_password or None,
         tls_ca=settings.redis_ca or None,
         tls_cert=settings.redis_certificate or None,
         tls_key=settings.redis_key or None,

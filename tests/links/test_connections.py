@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +12,9 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.links.connections import endpoint_of, open_client, open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Written
-from tests.redis_servers import BINARIES
+from tests.redis_servers import BINARIES, CLUSTERING, SentinelTrio
 from tests.sinks.stores.blobs import write
+from tests.tls import make_certificates, start_tls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,48 +96,13 @@ async def test_clients_for_everything_else(redis_by_kind: dict[str, Any]) -> Non
         await client.aclose()
 
 
-def _certificates(folder: Path) -> None:
-    """A CA, and one certificate for server and client alike, by the openssl program."""
-    openssl = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subprocess.run(
-        [*openssl, "-days", "2", "-subj", "/CN=test CA", "-keyout", "ca.key", "-out", "ca.crt"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-    subprocess.run(
-        [*openssl, "-days", "2", "-subj", "/CN=localhost", "-keyout", "own.key", "-out", "own.crt",
-         "-CA", "ca.crt", "-CAkey", "ca.key", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-addext", "basicConstraints=critical,CA:FALSE"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-
-
-async def _tls_in_front_of(port: int, folder: Path) -> asyncio.Server:
-    """Terminates TLS and wants a client certificate, as a Redis with tls-auth-clients does."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.crt"))
-    context.load_cert_chain(folder / "own.crt", folder / "own.key")
-    context.verify_mode = ssl.CERT_REQUIRED
-
-    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(1 << 16):
-                sink.write(data)
-                await sink.drain()
-        except OSError:
-            pass
-        finally:
-            sink.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(copy(reader, onward_writer), copy(onward_reader, writer))
-
-    return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-
-
 async def test_tls(redis_by_kind: dict[str, Any], tmp_path: Path) -> None:
     """With CA and client certificate a TLS server is used; with a CA that doesn't know it, it is an outage."""
-    _certificates(tmp_path)
-    listener = await _tls_in_front_of(redis_by_kind[next(iter(BINARIES))].port, tmp_path)
+    make_certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.crt"))
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    listener = await start_tls(redis_by_kind[next(iter(BINARIES))].port, context)
     url = f"rediss://localhost:{listener.sockets[0].getsockname()[1]}"
     own = {"tls_cert": str(tmp_path / "own.crt"), "tls_key": str(tmp_path / "own.key")}
     store = RedisSubjectStore(open_link(parse_endpoint(url, tls_ca=str(tmp_path / "ca.crt"), **own)), prefix="tls")
@@ -151,3 +115,22 @@ async def test_tls(redis_by_kind: dict[str, Any], tmp_path: Path) -> None:
     await stranger.close()
     listener.close()
     await listener.wait_closed()
+
+
+async def test_sentinels_with_a_login_of_their_own(tmp_path: Path) -> None:
+    """The Sentinels' user and password come from the settings; without them the master is not found."""
+    trio = SentinelTrio(str(CLUSTERING), tmp_path)
+    try:
+        trio.sentinel.call("ACL", "SETUSER", "watcher", "on", f">{SECRET}", "allcommands", "allchannels")
+        trio.sentinel.call("ACL", "SETUSER", "default", "off")
+        known = Settings(redis_url=trio.url, redis_sentinel_username="watcher", redis_sentinel_password=SECRET)
+        link = open_link(endpoint_of(known))
+        assert await link.exchange([("PING",)]) == [b"PONG"]
+        await link.close()
+        assert SECRET not in repr(known)
+        stranger = open_link(endpoint_of(Settings(redis_url=trio.url, redis_timeout_ms=500)))
+        with pytest.raises(StoreUnavailable):
+            await stranger.exchange([("PING",)])
+        await stranger.close()
+    finally:
+        trio.kill()

@@ -7,6 +7,7 @@ threads: calls are serialised; a role that must not wait runs them in a thread.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -42,12 +43,16 @@ class ClickHouse:
         database: where the tables are.
         username: unless the URL has one.
         password: unless the URL has one.
+        ca: file with the CAs to trust instead of the system's, for ``https://``.
+
+    Raises:
+        ConfigurationError: a URL that is none of the three kinds, or a CA file that is not there.
     """
 
-    def __init__(self, url: str, database: str, username: str = "default", password: str = "") -> None:
+    def __init__(self, url: str, database: str, username: str = "default", password: str = "", ca: str = "") -> None:
         self._url = url
         self.database = database
-        self._options = _options(url, username, password)
+        self._options = _options(url, username, password, ca)
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -63,6 +68,7 @@ class ClickHouse:
             settings.clickhouse_database,
             settings.clickhouse_username,
             settings.clickhouse_password,
+            settings.clickhouse_ca,
         )
 
     def insert(self, table: str, rows: pa.Table) -> None:
@@ -137,7 +143,7 @@ class ClickHouse:
         )
 
 
-def _options(url: str, username: str, password: str) -> dict[str, Any]:
+def _options(url: str, username: str, password: str, ca: str) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme == "chdb":
         return {"interface": "chdb", "path": parts.path or ":memory:", "tz_mode": "aware"}
@@ -146,6 +152,8 @@ def _options(url: str, username: str, password: str) -> dict[str, Any]:
             f"PENALTYBOX_CLICKHOUSE_URL: got {mask_url(url)!r}, wanted http://host:8123, https://host:8443 "
             "or chdb:///directory"
         )
+    if ca and not Path(ca).is_file():
+        raise ConfigurationError(f"PENALTYBOX_CLICKHOUSE_CA: got {ca!r}, wanted a file with certificates")
     return {
         "interface": parts.scheme,
         "host": parts.hostname,
@@ -157,4 +165,4 @@ def _options(url: str, username: str, password: str) -> dict[str, Any]:
         "send_receive_timeout": ANSWER_S,
         "autogenerate_session_id": False,
         "tz_mode": "aware",
-    }
+    } | ({"ca_cert": ca} if ca else {})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,11 @@ from penaltybox.sinks.clickhouse.records import TABLES, Batch, decode
 from tests.contracts.test_decoding import BAD as CORPUS
 from tests.contracts.test_decoding import BROKER_MS, raw_of
 from tests.sinks.clickhouse.worlds import T0_MS, Sent, batch, decision, denial, letter, outcome, penalty, random_world
+from tests.tls import make_certificates, tls_in_front_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penaltybox.embedded.clickhouse_server import ClickHouseServer
     from penaltybox.sinks.clickhouse.records import Table
     from penaltybox.sinks.clickhouse.writer import Writer
@@ -253,3 +257,21 @@ def test_a_strange_url_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="wanted http") as caught:
         ClickHouse("clickhouse://u:hunter2@host", "db")
     assert "hunter2" not in str(caught.value)
+
+
+def test_an_authority_of_ones_own(clickhouse_server: ClickHouseServer, tmp_path: Path) -> None:
+    """Over https the named authority alone is trusted; without it the certificate is refused, and a file that is not
+    there is a configuration error."""
+    make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    with tls_in_front_of(clickhouse_server.port, context) as port:
+        url = f"https://localhost:{port}"
+        trusting = ClickHouse.of(Settings(clickhouse_url=url, clickhouse_ca=str(tmp_path / "ca.crt")))
+        assert trusting.version()
+        trusting.close()
+        strict = ClickHouse.of(Settings(clickhouse_url=url))
+        with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+            strict.version()
+    with pytest.raises(ConfigurationError, match="PENALTYBOX_CLICKHOUSE_CA"):
+        ClickHouse.of(Settings(clickhouse_url=url, clickhouse_ca=str(tmp_path / "absent.crt")))
