@@ -22,8 +22,6 @@ _SECRETS: Final = frozenset(
         *("hash_key", "serve_secret"),
     )
 )
-    {"kafka_password", "redis_password", "redis_sentinel_password", "clickhouse_password", "hash_key", "serve_secret"}
-)
 _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
