@@ -83,6 +83,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve_processes: Annotated[int, Meta(ge=1, le=256)] = 1
     serve_secret: str = ""
 
+    publisher_buffer: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
+    publisher_stop_s: Positive = 5
+    spill_dir: str = ""
+    spill_max_mb: Positive = 64
+
     data_dir: str = ""
     cache_subjects: Positive = 200_000
     linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 50

@@ -6,35 +6,20 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import (
-    AuthenticationFailedError,
-    ClusterAuthorizationFailedError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
-from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
-from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.contracts.topics import Topics, record_key
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.links.kafka import Connection
-from penaltybox.producers.pseudonyms import Pseudonyms
+from penaltybox.links.kafka_outages import explained
+from penaltybox.producers.sealed import Sealer
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from penaltybox.contracts.events import Decision, Outcome
     from penaltybox.contracts.settings import Settings
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"] | None
-_REFUSED: Final = (
-    AuthenticationFailedError,
-    ClusterAuthorizationFailedError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-)
 MAX_IN_FLIGHT: Final = 20_000
 
 
@@ -68,9 +53,7 @@ class Publisher:
             "acks": "all",
             "client_id": "penaltybox-publisher",
         }
-        self._topics = Topics.named(settings.topic_prefix)
-        self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
-        self._pseudonyms = Pseudonyms(settings)
+        self._sealer = Sealer(settings)
         self._max_in_flight = max_in_flight
         self._producer: AIOKafkaProducer | None = None
         self._in_flight = 0
@@ -93,7 +76,7 @@ class Publisher:
         try:
             await self._producer.start()
             known = (await self._producer.client.fetch_all_metadata()).topics()
-            if self._topics.decisions not in known:  # aiokafka would wait for it until its timeout
+            if self._sealer.topics.decisions not in known:  # aiokafka would wait for it until its timeout
                 raise UnknownTopicOrPartitionError
         except (KafkaError, OSError) as error:
             await self._producer.stop()
@@ -112,19 +95,14 @@ class Publisher:
             raise PenaltyboxError("publisher: send before start")
         if self._failure is not None:
             raise self._failure
-        record = self._pseudonyms.applied(record)
-        key = record_key(record.subjects, self._canonicaliser)
-        value = encode(record)
-        if len(value) > MAX_RECORD_BYTES:
-            raise BadEvent("too_large", f"record {record.id}: {len(value)} bytes, the limit is {MAX_RECORD_BYTES}")
-        topic = self._topics.decisions if isinstance(record, Decision) else self._topics.outcomes
+        sealed = self._sealer.seal(record)
         while self._in_flight >= self._max_in_flight:
             self._room.clear()
             await self._room.wait()
         try:
-            answer = await self._producer.send(topic, value, key)
+            answer = await self._producer.send(sealed.topic, sealed.value, sealed.key)
         except (KafkaError, OSError) as error:
-            raise self._sentence(error, topic) from error
+            raise explained(error, self._where, sealed.topic) from error
         self._in_flight += 1
         answer.add_done_callback(self._answered)
 
@@ -168,19 +146,5 @@ class Publisher:
             self._failure = self._sentence(error)
         self._room.set()
 
-    def _sentence(self, error: BaseException, topic: str = "") -> PenaltyboxError:
-        """What went wrong, whose it is to mend, and what to do."""
-        if isinstance(error, UnknownTopicOrPartitionError):
-            name = topic or self._topics.decisions
-            return ConfigurationError(f"Kafka at {self._where} has no topic {name}; run `penaltybox setup` once")
-        if isinstance(error, _REFUSED):
-            return ConfigurationError(
-                f"Kafka at {self._where} refuses us: {error}; check PENALTYBOX_KAFKA_USERNAME, _PASSWORD and the ACLs"
-            )
-        if isinstance(error, MessageSizeTooLargeError):
-            return ConfigurationError(
-                f"Kafka at {self._where} refuses a batch as too large: {error}; raise the topic's max.message.bytes"
-            )
-        return StoreUnavailable(
-            f"Kafka at {self._where} does not take records: {type(error).__name__}: {error}; check PENALTYBOX_KAFKA"
-        )
+    def _sentence(self, error: BaseException) -> PenaltyboxError:
+        return explained(error, self._where, self._sealer.topics.decisions)

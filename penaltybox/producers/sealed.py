@@ -1,0 +1,71 @@
+"""A record as it leaves: pseudonyms in place, keyed, encoded, and small enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penaltybox.contracts.decoding import decode_decision, decode_outcome
+from penaltybox.contracts.errors import BadEvent
+from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.contracts.topics import Topics, record_key
+from penaltybox.producers.pseudonyms import Pseudonyms
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+
+_ANY_TIME: Final = 1 << 52
+
+
+class Sealed(NamedTuple):
+    """What Kafka gets.
+
+    Attributes:
+        topic: decisions or outcomes.
+        key: canonical text of the most specific subject.
+        value: the record's wire form, one line of JSON.
+        kept: it must survive an outage: a refusal or an outcome. Allowed requests may be lost.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes
+    kept: bool
+
+
+class Sealer:
+    """Seals records as the settings say. Not for several threads at once: it remembers subjects."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.topics: Final = Topics.named(settings.topic_prefix)
+        self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
+        self._pseudonyms = Pseudonyms(settings)
+
+    def seal(self, record: Decision | Outcome) -> Sealed:
+        """The record as it may leave.
+
+        Raises:
+            BadEvent: a subject that is not allowed, or a record over 4 KiB: it would be a dead letter.
+        """
+        record = self._pseudonyms.applied(record)
+        key = record_key(record.subjects, self._canonicaliser)
+        value = encode(record)
+        if len(value) > MAX_RECORD_BYTES:
+            raise BadEvent("too_large", f"record {record.id}: {len(value)} bytes, the limit is {MAX_RECORD_BYTES}")
+        if isinstance(record, Decision):
+            return Sealed(self.topics.decisions, key, value, record.action != "allow")
+        return Sealed(self.topics.outcomes, key, value, kept=True)
+
+    def resealed(self, value: bytes) -> Sealed:
+        """From the wire form, which was sealed before (pseudonyms are not applied again).
+
+        Raises:
+            BadEvent: it is no record of ours (any more).
+        """
+        try:
+            decision = decode_decision(value, _ANY_TIME, self._canonicaliser)
+        except BadEvent:
+            outcome = decode_outcome(value, _ANY_TIME, self._canonicaliser)
+            return Sealed(self.topics.outcomes, record_key(outcome.subjects, self._canonicaliser), value, kept=True)
+        key = record_key(decision.subjects, self._canonicaliser)
+        return Sealed(self.topics.decisions, key, value, decision.action != "allow")
