@@ -8,11 +8,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.ids import stable_id
+from penaltybox.contracts.subjects import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SLOTS = 16384
+MAX_NAME_BYTES = 128
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -51,6 +54,12 @@ def require_canonical(subjects: Sequence[str]) -> None:
         )
 
 
+def _short(key: str) -> str:
+    """A caller's key as part of ours: encoded, and a hash of it when it is long."""
+    encoded = encode_value(key)
+    return encoded if len(encoded) <= MAX_NAME_BYTES else stable_id("key", key)
+
+
 class Keyspace:
     """The names of all keys under one prefix.
 
@@ -86,6 +95,24 @@ class Keyspace:
         require_canonical(subjects)
         stem, tail = f"{self.prefix}:{{", f"}}:{name}"
         return [f"{stem}{subject}{tail}" for subject in subjects]
+
+    def stem(self, subject: str) -> str:
+        """What all keys of a canonical subject start with; ``:block`` and the like follow."""
+        return f"{self.prefix}:{{{subject}}}"
+
+    @staticmethod
+    def counter_tail(scenario: str, limit_name: str) -> str:
+        """What follows a subject's stem in the key of a limit's counter."""
+        return f":l:{encode_value(scenario)}:{encode_value(limit_name)}"
+
+    @staticmethod
+    def record_tail(key: str) -> str:
+        """What follows a subject's stem in a cluster's record of what a request took from it."""
+        return f":r:{_short(key)}"
+
+    def refund(self, idempotency_key: str) -> str:
+        """The key under which a refund finds what the request of this idempotency key took."""
+        return f"{self.prefix}:{{r:{_short(idempotency_key)}}}:refund"
 
     def slot_key(self, slot: int, name: str) -> str:
         """The key called `name` (``generation`` or ``pending``) that lives in this cluster slot."""

@@ -25,6 +25,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.links.exchange import ClusterLink, Link, ServerLink
+from penaltybox.links.multiplex import MultiplexLink
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
@@ -238,17 +239,29 @@ def _sentinel_pool(endpoint: Endpoint) -> SentinelConnectionPool:
 
 
 def open_link(endpoint: Endpoint) -> Link:
-    """The way that the stores here use; nothing connects before the first call."""
+    """The way that the stores here use: many connections. Nothing connects before the first call."""
+    return _link(endpoint, ServerLink)
+
+
+def open_multiplexed(endpoint: Endpoint) -> MultiplexLink | ClusterLink:
+    """The way for many small calls with short deadlines: one connection per server. Nothing connects before a call."""
+    link = _link(endpoint, MultiplexLink)
+    assert not isinstance(link, ServerLink)  # noqa: S101 - for mypy
+    return link
+
+
+def _link(endpoint: Endpoint, kind: type[ServerLink | MultiplexLink]) -> ServerLink | MultiplexLink | ClusterLink:
+    deadline_s = endpoint.deadline_s
     if endpoint.topology == "cluster":
         return ClusterLink(
             endpoint.hosts,
-            lambda host, port: ServerLink(_pool(endpoint, host, port), _address(host, port), endpoint.deadline_s),
+            lambda host, port: kind(_pool(endpoint, host, port), _address(host, port), deadline_s),
             endpoint.where,
         )
     if endpoint.topology == "sentinel":
-        return ServerLink(_sentinel_pool(endpoint), endpoint.where, endpoint.deadline_s)
+        return kind(_sentinel_pool(endpoint), endpoint.where, deadline_s)
     host, port = endpoint.hosts[0] if endpoint.hosts else ("", 0)
-    return ServerLink(_pool(endpoint, host, port), endpoint.where, endpoint.deadline_s)
+    return kind(_pool(endpoint, host, port), endpoint.where, deadline_s)
 
 
 def open_client(endpoint: Endpoint) -> Redis | RedisCluster:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Command: TypeAlias = "tuple[str | bytes | int, ...]"
 _SEND_BYTES = 1 << 16
 _REDIRECTS = 5
-# The caller decides about these; every other error reply is raised.
-_ANSWERS = frozenset({"NOSCRIPT", "GENERATION", "MOVED", "ASK"})
+# The caller decides about these replies; every other error reply is raised.
+ANSWERS = frozenset({"NOSCRIPT", "GENERATION", "MOVED", "ASK"})
 
 
 class Link(Protocol):
@@ -45,6 +45,13 @@ class Link(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+class NodeLink(Link, Protocol):
+    """A way to one server."""
+
+    where: str
+    deadline_s: float
 
 
 class ServerLink:
@@ -71,7 +78,7 @@ class ServerLink:
         except (RedisError, OSError, TimeoutError) as error:
             raise explained(error, self.where, self.deadline_s) from error
         for reply in replies:
-            if isinstance(reply, ResponseError) and code_of(reply) not in _ANSWERS:
+            if isinstance(reply, ResponseError) and code_of(reply) not in ANSWERS:
                 raise explained(reply, self.where, self.deadline_s) from reply
         return replies
 
@@ -134,14 +141,14 @@ class ClusterLink:
 
     clustered = True
 
-    def __init__(self, seeds: Sequence[tuple[str, int]], link_to: Callable[[str, int], ServerLink], where: str) -> None:
+    def __init__(self, seeds: Sequence[tuple[str, int]], link_to: Callable[[str, int], NodeLink], where: str) -> None:
         self._seeds = list(seeds)
         self._link_to = link_to
         self._where = where
-        self._links: dict[tuple[str, int], ServerLink] = {}
+        self._links: dict[tuple[str, int], NodeLink] = {}
         self._owners: list[tuple[str, int] | None] = []
 
-    def _link(self, address: tuple[str, int]) -> ServerLink:
+    def _link(self, address: tuple[str, int]) -> NodeLink:
         if address not in self._links:
             self._links[address] = self._link_to(*address)
         return self._links[address]

@@ -204,7 +204,7 @@ def marks_of(policy: Policy, state: SubjectState, now_ms: int, *, listed: bool =
         listed: on the allowlist: block and challenge are hidden.
     """
     trust = trust_of(policy, state)
-    earned = msgspec.json.encode({"multiplier": trust[0], "established": trust[1]}) if trust else None
+    earned = msgspec.json.encode({"multiplier": trust[0] / 100, "established": trust[1]}) if trust else None
     passed = msgspec.json.encode({"until": state.pass_until}) if state.pass_until > now_ms else None
     return (
         _hold_mark("block", None if listed else state.real.deny, now_ms),

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from penaltybox.contracts.events import Decision
-from penaltybox.contracts.ids import stable_id
 from penaltybox.contracts.subjects import Canonicaliser, encode_value
-from penaltybox.producers.algorithms import NEVER, counting
-from penaltybox.producers.verdict import LimitState, Verdict
+from penaltybox.producers import decisions
+from penaltybox.producers.algorithms import counting
+from penaltybox.producers.verdict import LimitState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penaltybox.contracts.events import Action
+    from penaltybox.contracts.events import Action, Decision
     from penaltybox.contracts.policy import Limit
     from penaltybox.producers.algorithms import Counting
+    from penaltybox.producers.verdict import Verdict
 
-_STATUS: Final[dict[Action, int]] = {"deny": 429, "challenge": 403}
 _VIRTUAL: Final = frozenset({"scenario", "route"})
-_SEVERITY: Final = {"deny": 0, "challenge": 1, "shadow": 2}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,7 +74,7 @@ class _Asked(NamedTuple):
             limit=limit.limit,
             window_ms=limit.window_ms,
             remaining=remaining,
-            reset_ms=limit.window_ms if remaining < limit.limit else 0,
+            reset_ms=self.applied.counter.reset_ms(self.key, now_ms),
             wait_ms=self.wait_ms,
             answer=limit.answer,
             dry_run=limit.dry_run,
@@ -123,58 +121,26 @@ class Limiter:
         Raises:
             BadEvent: a subject that is not allowed (see `Canonicaliser.subject`); nothing was counted.
         """
-        return self._weigh(request, self._ask(request))
+        states = self._weigh(request, self._ask(request))
+        return decisions.weighed(request, self.source, states, established=request.established)
 
     def judge(self, request: Request) -> Verdict:
         """What `decide` says, and beside it how every limit that applies stands now; raises as `decide` does."""
-        asked = self._ask(request)
-        decisions = self._weigh(request, asked)
-        first = decisions[0]
-        wait_s = first.retry_after_s
-        return Verdict(
-            action=first.action,
-            reason=first.reason,
-            limits=tuple(one.state(request.ts_ms) for one in asked),
-            violated=first.violated,
-            retry_after_ms=None if wait_s is None else wait_s * 1000,
-            decisions=decisions,
-        )
+        states = self._weigh(request, self._ask(request))
+        return decisions.verdict_on(request, self.source, states, established=request.established)
 
-    def _weigh(self, request: Request, asked: list[_Asked]) -> tuple[Decision, ...]:
-        violated = [one for one in asked if one.wait_ms and not one.applied.limit.dry_run]
-        if violated:
-            return (self._refuse(request, violated, enforced=True),)
-        tried: list[_Asked] = []
-        left: list[tuple[int, Limit]] = []
-        for one in asked:
-            if one.wait_ms:
-                tried.append(one)
-                continue
-            remaining = one.applied.counter.take(one.key, request.cost, request.ts_ms)
-            if not one.applied.limit.dry_run:
-                left.append((remaining, one.applied.limit))
-        allowed = self._allow(request, left)
-        return (allowed, self._refuse(request, tried, enforced=False)) if tried else (allowed,)
+    def _weigh(self, request: Request, asked: list[_Asked]) -> list[LimitState]:
+        """Takes from all limits if all that are in force fit; how they stand after that."""
+        if not any(one.wait_ms and not one.applied.limit.dry_run for one in asked):
+            for one in asked:
+                if not one.wait_ms:
+                    one.applied.counter.take(one.key, request.cost, request.ts_ms)
+        return [one.state(request.ts_ms) for one in asked]
 
     def refuse_listed(self, request: Request, listed: Listed) -> Decision:
         """The decision about a request of a subject in the blocklist: nothing is counted, nobody is charged."""
         wait_ms = None if listed.until_ms is None else max(0, listed.until_ms - request.ts_ms)
-        return Decision(
-            v=1,
-            id=request.id,
-            ts=request.ts_ms,
-            source=self.source,
-            scenario=request.scenario,
-            action=listed.action,
-            reason="blocklist" if listed.action == "deny" else "challenged",
-            subjects=request.subjects,
-            established=request.established,
-            route=request.route,
-            status=403,
-            retry_after_s=None if wait_ms is None else _seconds(wait_ms),
-            cost=request.cost,
-            attrs=request.attrs,
-        )
+        return decisions.listed(request, self.source, listed.action, wait_ms)
 
     def _ask(self, request: Request) -> list[_Asked]:
         asked = []
@@ -202,64 +168,3 @@ class Limiter:
             else:
                 return None
         return f"{on}:{'+'.join(parts)}"
-
-    def _allow(self, request: Request, left: list[tuple[int, Limit]]) -> Decision:
-        """Allowed; told is the limit of which least is left (of equals, the one with the longest window)."""
-        remaining, limit = min(left, key=_tightest) if left else (None, None)
-        return Decision(
-            v=1,
-            id=request.id,
-            ts=request.ts_ms,
-            source=self.source,
-            scenario=request.scenario,
-            action="allow",
-            subjects=request.subjects,
-            established=request.established,
-            route=request.route,
-            status=request.status,
-            limit=None if limit is None else limit.limit,
-            window_s=None if limit is None else _seconds(limit.window_ms),
-            remaining=remaining,
-            cost=request.cost,
-            attrs=request.attrs,
-        )
-
-    def _refuse(self, request: Request, violated: list[_Asked], *, enforced: bool) -> Decision:
-        """The most severe answer; told is, of the limits that give it, the one that lasts longest."""
-        answer = min((one.applied.limit.answer for one in violated), key=_SEVERITY.__getitem__)
-        binding = max((one for one in violated if one.applied.limit.answer == answer), key=_wait)
-        limit = binding.applied.limit
-        return Decision(
-            v=1,
-            id=request.id if enforced else stable_id("dry_run", request.id),
-            ts=request.ts_ms,
-            source=self.source,
-            scenario=request.scenario,
-            action=answer,
-            reason="over_limit",
-            violated=tuple(one.applied.name for one in violated),
-            subjects=request.subjects,
-            established=request.established,
-            route=request.route,
-            status=_STATUS.get(answer, request.status),
-            limit=limit.limit,
-            window_s=_seconds(limit.window_ms),
-            remaining=binding.applied.counter.remaining(binding.key, request.ts_ms),
-            retry_after_s=None if binding.wait_ms == NEVER else _seconds(binding.wait_ms),
-            cost=request.cost,
-            enforced=enforced,
-            attrs=request.attrs,
-        )
-
-
-def _tightest(left: tuple[int, Limit]) -> tuple[int, int]:
-    return left[0], -left[1].window_ms
-
-
-def _wait(asked: _Asked) -> float:
-    return float("inf") if asked.wait_ms == NEVER else asked.wait_ms
-
-
-def _seconds(duration_ms: int) -> int:
-    """Whole seconds, rounded up: a client that waits for them does not come too early."""
-    return -(-duration_ms // 1000)

@@ -31,10 +31,13 @@ class Pseudonyms:
         """
         if self._dimensions.isdisjoint(record.subjects):
             return record
-        subjects = {
+        return msgspec.structs.replace(record, subjects=self.of_subjects(record.subjects))
+
+    def of_subjects(self, subjects: dict[str, str]) -> dict[str, str]:
+        """Dimension -> value, as they may be stored; raises as `applied` does."""
+        return {
             dimension: hash_value(self._key, dimension, value, self._ipv6_prefix)
             if dimension in self._dimensions
             else value
-            for dimension, value in record.subjects.items()
+            for dimension, value in subjects.items()
         }
-        return msgspec.structs.replace(record, subjects=subjects)

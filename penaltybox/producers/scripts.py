@@ -1,20 +1,20 @@
-"""The inline limiter's Lua: one text of the algorithms and a script that uses them."""
+"""The limiter's Lua scripts, put together from their files: the algorithms that are used, and a main part."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-_ALGORITHMS = (
-    "prelude",
-    "draining",
-    "fixed_window",
-    "sliding_window",
-    "sliding_window_counter",
-    "token_bucket",
-    "leaky_bucket",
-    "gcra",
-)
+from penaltybox.contracts.policy import Algorithm
+from penaltybox.links.exchange import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Main = Literal["decide", "decide_group", "refund"]
+ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
+_DRAINING: Final = frozenset({"token_bucket", "leaky_bucket"})
 
 
 @cache
@@ -23,5 +23,24 @@ def script_text(*names: str) -> str:
 
     The first thing a named file sees is the local table `algorithms`, by the names that a policy uses.
     """
+    return _joined(ALGORITHMS, names)
+
+
+def script(main: Main, algorithms: Iterable[str] = ALGORITHMS) -> Script:
+    """The script `main` for limits of these algorithms only: what is not used need not be set up at every call."""
+    return _assembled(main, tuple(sorted(algorithms)))
+
+
+@cache
+def _assembled(main: Main, algorithms: tuple[str, ...]) -> Script:
+    text = _joined(algorithms, ("limits", main))
+    # Scripts are sent and kept whole: without comments and indents they are half as long.
+    lines = (line.strip() for line in text.splitlines())
+    return Script("\n".join(line for line in lines if line and not line.startswith("--")))
+
+
+def _joined(algorithms: tuple[str, ...], names: tuple[str, ...]) -> str:
     folder = files("penaltybox.producers") / "lua"
-    return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in (*_ALGORITHMS, *names))
+    shared = () if _DRAINING.isdisjoint(algorithms) else ("draining",)
+    wanted = ("prelude", *shared, *algorithms, *names)
+    return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in wanted)

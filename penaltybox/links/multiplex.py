@@ -1,0 +1,241 @@
+"""One connection for all calls of an event loop: concurrent calls share it, replies come in the calls' order.
+
+A call that runs out of time is answered with an outage, and its reply is dropped when it comes; the connection stays,
+because nothing is wrong with it. Only when the server has said nothing for a while is the connection given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import hiredis
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
+
+from penaltybox.links.exchange import ANSWERS
+from penaltybox.links.outages import code_of, explained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from redis.asyncio import ConnectionPool
+
+    from penaltybox.links.exchange import Command, Link
+
+_MAX_WAITING: Final = 20_000
+_SILENCE_S: Final = 2.0
+_REDIRECTS: Final = {"MOVED": MovedError, "ASK": AskError}
+
+
+def _error_of(text: str) -> ResponseError:
+    """An error reply as redis-py has it, as far as links and stores tell them apart."""
+    code, _, rest = text.partition(" ")
+    if code == "NOSCRIPT":
+        return NoScriptError(text)
+    if code in _REDIRECTS:
+        return _REDIRECTS[code](rest)
+    return ResponseError(text)
+
+
+class _Call:
+    """A caller that waits for `wanted` replies."""
+
+    __slots__ = ("future", "replies", "timer", "wanted")
+
+    def __init__(self, future: asyncio.Future[list[Any]], wanted: int) -> None:
+        self.future = future
+        self.wanted = wanted
+        self.replies: list[Any] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _Channel(asyncio.Protocol):
+    """An open connection: writes calls, hands out replies. It belongs to one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Any) -> None:
+        self._loop = loop
+        self._connection = connection  # held, because redis-py closes the socket of a connection that nobody holds
+        self._transport = connection._writer.transport  # noqa: SLF001 - there is no public way to it
+        self._transport.set_protocol(self)
+        self._reader = hiredis.Reader(replyError=_error_of)
+        self._waiting: deque[_Call] = deque()
+        self._held: list[bytes] | None = None
+        self._heard_at = loop.time()
+        self.open = True
+
+    def call(self, packed: bytes, wanted: int, deadline_s: float) -> asyncio.Future[list[Any]]:
+        """Send commands; the future has their replies, `TimeoutError`, or `ConnectionError`."""
+        loop = self._loop
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        if len(self._waiting) >= _MAX_WAITING:
+            future.set_exception(ConnectionError(f"{_MAX_WAITING:,} calls are waiting already"))
+            return future
+        call = _Call(future, wanted)
+        if not self._waiting:
+            self._heard_at = loop.time()
+        self._waiting.append(call)
+        if self._held is None:
+            # The first call of a turn of the loop leaves at once, those that join it leave together.
+            self._transport.write(packed)
+            self._held = []
+            loop.call_soon(self._let_go)
+        else:
+            self._held.append(packed)
+        call.timer = loop.call_later(deadline_s, self._expire, call)
+        return future
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held and self.open:
+            self._transport.write(b"".join(held))
+
+    def _expire(self, call: _Call) -> None:
+        if not call.future.done():
+            call.future.set_exception(TimeoutError())
+        if self._loop.time() - self._heard_at > _SILENCE_S:
+            self.give_up(ConnectionError(f"nothing heard for {_SILENCE_S:g} s"))
+
+    def data_received(self, data: bytes) -> None:
+        """Whoever waits longest gets the next reply."""
+        self._heard_at = self._loop.time()
+        reader, waiting = self._reader, self._waiting
+        reader.feed(data)
+        while True:
+            try:
+                reply = reader.gets()
+            except hiredis.ProtocolError as error:
+                self.give_up(ConnectionError(f"not a Redis reply: {error}"))
+                return
+            if reply is False:
+                return
+            if not waiting:
+                self.give_up(ConnectionError("a reply that nobody asked for"))
+                return
+            call = waiting[0]
+            call.replies.append(reply)
+            if len(call.replies) >= call.wanted:
+                waiting.popleft()
+                if call.timer is not None:
+                    call.timer.cancel()
+                if not call.future.done():
+                    call.future.set_result(call.replies)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Everybody who waits is told; whether their calls were executed nobody knows."""
+        self.give_up(ConnectionError(str(error) if error else "the server closed the connection"))
+
+    def give_up(self, error: Exception) -> None:
+        """Close; no call is made over this channel any more."""
+        self.open = False
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            if call.timer is not None:
+                call.timer.cancel()
+            if not call.future.done():
+                call.future.set_exception(error)
+        self._transport.abort()
+        self._connection._writer = self._connection._reader = None  # noqa: SLF001 - closed: nothing to warn about
+
+
+class MultiplexLink:
+    """One Redis server, or the master that Sentinel names, over one connection per event loop.
+
+    Args:
+        pool: makes connections and logs in; hiredis, bytes, RESP2.
+        where: host and port for messages, no secrets.
+        deadline_s: for a call without a deadline of its own.
+    """
+
+    clustered = False
+
+    def __init__(self, pool: ConnectionPool, where: str, deadline_s: float) -> None:
+        self._pool = pool
+        self.where = where
+        self.deadline_s = deadline_s
+        self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channel] = WeakKeyDictionary()
+        self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[_Channel]] = WeakKeyDictionary()
+
+    async def ask(self, command: Command, deadline_s: float) -> Any:
+        """The reply to one command; NOSCRIPT, MOVED and ASK are returned, other failures raised as `exchange` does."""
+        packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+        (reply,) = await self._call(packed, 1, deadline_s)
+        if isinstance(reply, ResponseError):
+            self._check(reply, deadline_s)
+        return reply
+
+    async def exchange(
+        self,
+        commands: Iterable[Command],
+        slots: Sequence[int] | None = None,  # noqa: ARG002 - one server holds all slots
+        deadline_s: float | None = None,
+    ) -> list[Any]:
+        """Send all commands in one go; see `Link.exchange`."""
+        packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]
+        if not packed:
+            return []
+        limit_s = self.deadline_s if deadline_s is None else deadline_s
+        replies = await self._call(b"".join(packed), len(packed), limit_s)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                self._check(reply, limit_s)
+        return replies
+
+    def _check(self, reply: ResponseError, deadline_s: float) -> None:
+        code = code_of(reply)
+        if code in {"READONLY", "MASTERDOWN"}:  # through Sentinel the next connection finds the new master
+            self._drop(ConnectionError("the server is a replica now"))
+        if code not in ANSWERS:
+            raise explained(reply, self.where, deadline_s) from reply
+
+    async def _call(self, packed: bytes, wanted: int, deadline_s: float) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            channel = self._channels.get(loop)
+            if channel is None or not channel.open:
+                end = loop.time() + deadline_s
+                channel = await self._opened(loop, deadline_s)
+                deadline_s = end - loop.time()
+            return await channel.call(packed, wanted, deadline_s)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise explained(error, self.where, deadline_s) from error
+
+    async def _opened(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> _Channel:
+        """The loop's channel; who waits for it may give up before it is there, which does not stop it from coming."""
+        opening = self._opening.get(loop)
+        if opening is None or opening.done():
+            opening = self._opening[loop] = loop.create_task(self._open(loop))
+            opening.add_done_callback(_retrieved)
+        async with asyncio.timeout(deadline_s):
+            return await asyncio.shield(opening)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Channel:
+        connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        await connection.connect()
+        # redis-py has found the server, logged in and read the answers; from here the protocol is ours.
+        channel = self._channels[loop] = _Channel(loop, connection)
+        return channel
+
+    def _drop(self, error: Exception) -> None:
+        channel = self._channels.pop(asyncio.get_running_loop(), None)
+        if channel is not None:
+            channel.give_up(error)
+
+    async def nodes(self) -> Sequence[Link]:
+        """Only this one."""
+        return [self]
+
+    async def close(self) -> None:
+        """Close this loop's connection; calls that wait are told."""
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
+        if opening is not None and not opening.done():
+            opening.cancel()
+        self._drop(ConnectionError("this program closes its connections"))
+        await self._pool.aclose()
+
+
+def _retrieved(task: asyncio.Task[_Channel]) -> None:
+    """A failure that nobody waits for any more is told to the next call, which tries again."""
+    if not task.cancelled():
+        task.exception()

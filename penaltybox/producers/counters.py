@@ -1,0 +1,140 @@
+"""Asking one Redis server, or the master that Sentinel names: one round trip per decision, all or nothing taken."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from redis.exceptions import NoScriptError
+
+from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.producers.questions import Answer
+from penaltybox.producers.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penaltybox.contracts.keyspace import Keyspace
+    from penaltybox.links.exchange import Command, Script
+    from penaltybox.links.multiplex import MultiplexLink
+    from penaltybox.producers.limiter import Request
+    from penaltybox.producers.questions import Question
+
+RECORD_LIFE_MS: Final = 86_400_000
+"""A record of what a request took lives as long as the longest window it took from, and at most this long."""
+_BLOCKED: Final = 1
+_CHALLENGED: Final = 2
+_CHANGED: Final = -1
+_ATTEMPTS: Final = 4
+
+
+class Counters(Protocol):
+    """Whoever asks a Redis, of whatever topology."""
+
+    async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
+        """Make the scripts for limits of these sets of algorithms known, so that the first decisions need not."""
+
+    async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
+        """Check everything about a request, and take from all of its limits if it fits all that are in force.
+
+        Raises:
+            StoreUnavailable: no answer in time; whether something was taken nobody knows.
+        """
+
+    async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
+        """Give back what the request of this key took; False when there is nothing (left). Raises as `ask` does."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class ServerCounters:
+    """Counters on one server.
+
+    Args:
+        link: to it; closed with this object.
+        keyspace: how keys are called.
+        test_now_ms: for tests: a time that stands for the server's.
+    """
+
+    def __init__(self, link: MultiplexLink, keyspace: Keyspace, test_now_ms: int | None = None) -> None:
+        self._link = link
+        self._keyspace = keyspace
+        self.test_now_ms = test_now_ms
+
+    async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
+        """See `Counters.load`."""
+        scripts = [script("refund"), *(script("decide", one) for one in algorithms)]
+        await self._link.exchange([("SCRIPT", "LOAD", one.text) for one in scripts])
+
+    async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
+        """See `Counters.ask`; exactly one round trip."""
+        keys = question.keys(stems)
+        record_life = 0
+        if request.idempotency_key:
+            keys.append(self._keyspace.refund(request.idempotency_key))
+            record_life = min(question.longest_ms, RECORD_LIFE_MS)
+        call: Command = (len(keys), *keys, question.wire, request.cost, request.id, record_life, *self._now())
+        reply = await self._run(question.script, call, deadline_s)
+        kind, now_ms, established = reply[0], reply[1], reply[2]
+        trust = None if established < 0 else established == 1
+        if kind == _BLOCKED:
+            return Answer(now_ms, trust, blocks=present(reply[3:]))
+        if kind == _CHALLENGED:
+            return Answer(now_ms, trust, challenges=present(reply[3:]))
+        return Answer(now_ms, trust, states=question.states(reply[4:]), repeated=reply[3] == 1)
+
+    async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
+        """See `Counters.give_back`; two round trips, the second in one step with spending the record."""
+        key = self._keyspace.refund(idempotency_key)
+        refund = script("refund")
+        for _ in range(_ATTEMPTS):
+            record = await self._link.ask(("GET", key), deadline_s)
+            counters = counters_of(record)
+            if not counters:
+                return False
+            call: Command = (1 + len(counters), key, *counters, record, "", 1, *self._now())
+            reply = await self._run(refund, call, deadline_s)
+            if reply != _CHANGED:
+                return bool(reply == 1)
+        return False
+
+    def _now(self) -> tuple[int, ...]:
+        return () if self.test_now_ms is None else (self.test_now_ms,)
+
+    async def _run(self, run: Script, call: Command, deadline_s: float) -> Any:
+        """EVALSHA; only NOSCRIPT is retried: nothing was executed then. After another failure it may have counted."""
+        command = ("EVALSHA", run.sha, *call)
+        reply = await self._link.ask(command, deadline_s)
+        if not isinstance(reply, NoScriptError):
+            return reply
+        end = asyncio.get_running_loop().time() + deadline_s
+        for _ in range(_ATTEMPTS):
+            left_s = end - asyncio.get_running_loop().time()
+            _, reply = await self._link.exchange([("SCRIPT", "LOAD", run.text), command], deadline_s=left_s)
+            if not isinstance(reply, NoScriptError):
+                return reply
+        raise StoreUnavailable("Redis keeps forgetting the script (NOSCRIPT): does another program run SCRIPT FLUSH?")
+
+    async def close(self) -> None:
+        """See `Counters.close`."""
+        await self._link.close()
+
+
+def present(values: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """(place, value) of those that are not empty."""
+    return [(at, value) for at, value in enumerate(values) if value]
+
+
+def counters_of(record: bytes | None) -> list[str]:
+    """The counters' keys that a record names; empty when there is none, or it is spent."""
+    if record is None:
+        return []
+    try:
+        return [key for key, *_ in msgspec.msgpack.decode(record, type=_RECORD)[4]]
+    except msgspec.DecodeError:  # not ours
+        return []
+
+
+_RECORD: Final = tuple[str, int, int, int, list[tuple[str, str, int, int, int]]]

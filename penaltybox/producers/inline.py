@@ -1,0 +1,199 @@
+"""The inline limiter: a request goes in, a verdict comes out after one round trip to Redis, and is published."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.keyspace import Keyspace
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.links.connections import endpoint_of, open_multiplexed
+from penaltybox.links.multiplex import MultiplexLink
+from penaltybox.producers import decisions
+from penaltybox.producers.counters import ServerCounters
+from penaltybox.producers.failure import LOCAL_PERCENT, Breaker, FailureCounts, Failures
+from penaltybox.producers.pseudonyms import Pseudonyms
+from penaltybox.producers.questions import Questions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from penaltybox.contracts.events import Action
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.producers.counters import Counters
+    from penaltybox.producers.limiter import Request
+    from penaltybox.producers.memory import Offering
+    from penaltybox.producers.questions import Answer, Question
+    from penaltybox.producers.verdict import Verdict
+
+_REFUND_DEADLINE_S: Final = 1.0
+_log = logging.getLogger("penaltybox.limiter")
+
+
+class InlineLimiter:
+    """A `Decider` on Redis.
+
+    Args:
+        policy: its limits, scenarios and plans.
+        counters: the Redis; closed with this object.
+        source: ``limiter/instance``, written into every decision.
+        publisher: takes every decision; None publishes nothing (whoever wraps this limiter does).
+        keyspace: how keys are called.
+        canonicaliser: how subjects count.
+        pseudonyms: stand for values that must not be stored as they are.
+        local_percent: share of each quota that this process grants while Redis is away and `failure: local`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        counters: Counters,
+        *,
+        source: str,
+        publisher: Offering | None = None,
+        keyspace: Keyspace | None = None,
+        canonicaliser: Canonicaliser | None = None,
+        pseudonyms: Pseudonyms | None = None,
+        local_percent: int = LOCAL_PERCENT,
+    ) -> None:
+        self.source = source
+        self.publisher = publisher
+        self.breaker = Breaker()
+        self.counts = FailureCounts()
+        self._counters = counters
+        self._keyspace = keyspace or Keyspace()
+        self._canonicaliser = canonicaliser or Canonicaliser()
+        self._pseudonyms = pseudonyms
+        self._local_percent = local_percent
+        self.replace_policy(policy)
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        policy: Policy,
+        *,
+        source: str = "",
+        publisher: Offering | None = None,
+        local_percent: int = LOCAL_PERCENT,
+    ) -> Self:
+        """A limiter on the Redis of these settings; ``async with`` it. Nothing connects before that."""
+        keyspace = Keyspace(settings.redis_prefix)
+        return cls(
+            policy,
+            open_counters(settings, keyspace),
+            source=source or f"limiter/{socket.gethostname()}",
+            publisher=publisher,
+            keyspace=keyspace,
+            canonicaliser=Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions),
+            pseudonyms=Pseudonyms(settings) if settings.hashed_dimensions else None,
+            local_percent=local_percent,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._questions.policy
+
+    def replace_policy(self, policy: Policy) -> None:
+        """From the next request on this policy holds; counters of limits that it shares with the last one go on."""
+        self._questions = Questions(policy, self._keyspace, self._canonicaliser, self._pseudonyms)
+        self._failures = Failures(policy, self.source, self._canonicaliser, self._local_percent)
+
+    async def __aenter__(self) -> Self:
+        """Connects and loads the scripts; a Redis that is away is no error, one that refuses the login is.
+
+        Raises:
+            ConfigurationError: a refused login or right.
+        """
+        used = {
+            frozenset(limit.algorithm for thresholds in dimensions.values() for limit in thresholds)
+            for dimensions in self.policy.limits.values()
+        }
+        try:
+            await self._counters.load(used)
+        except StoreUnavailable as error:
+            _log.warning("Redis is away at the start: %s", error)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._counters.close()
+
+    async def decide(self, request: Request) -> Verdict:
+        """See `Decider.decide`."""
+        questions = self._questions
+        question = questions.about(request)
+        subjects = questions.subjects(question, request)
+        if question.missing:
+            verdict = decisions.verdict_missing(request, self.source, question.missing)
+        else:
+            verdict = await self._ask(question, subjects, request)
+        if self.publisher is not None and request.subjects:  # a record about nobody would be a dead letter
+            for decision in verdict.decisions:
+                self.publisher.offer(decision)
+        return verdict
+
+    async def _ask(self, question: Question, subjects: Sequence[str], request: Request) -> Verdict:
+        clock = asyncio.get_running_loop().time
+        asked_at_s, deadline_s = clock(), question.scenario.deadline_ms / 1000
+        breaker = self.breaker
+        if breaker.admits(asked_at_s, deadline_s):
+            try:
+                answer = await self._counters.ask(question, self._questions.stems(subjects), request, deadline_s)
+            except PenaltyboxError as error:
+                self._note(error, asked_at_s)
+            else:
+                if breaker.open or self.counts.away:
+                    breaker.succeeded()
+                    self.counts.succeeded()
+                return self._judge(question, subjects, request, answer)
+        verdict = self._failures.verdict(request, breaker.wait_s(clock()))
+        self.counts.decided(request.scenario, verdict)
+        return verdict
+
+    def _note(self, error: PenaltyboxError, asked_at_s: float) -> None:
+        self.counts.failed(error)
+        if not isinstance(error, StoreUnavailable):
+            # A key of the wrong type, a refused right: the next request may fare better, and this must be seen.
+            _log.error("A decision failed: %s", error)
+        self.breaker.failed(asyncio.get_running_loop().time(), asked_at_s)
+
+    def _judge(self, question: Question, subjects: Sequence[str], request: Request, answer: Answer) -> Verdict:
+        established = answer.trust if question.authenticated else None
+        if question.authenticated and established is None:
+            established = bool(request.established)
+        if answer.blocks or answer.challenges:
+            found = [(subjects[at], value) for at, value in answer.blocks or answer.challenges]
+            action: Action = "deny" if answer.blocks else "challenge"
+            return decisions.verdict_listed(request, self.source, action, found, answer.now_ms, established=established)
+        if answer.repeated:  # this request was charged before
+            request = msgspec.structs.replace(request, cost=0)
+        return decisions.verdict_on(request, self.source, answer.states, established=established)
+
+    async def refund(self, idempotency_key: str) -> bool:
+        """Gives back what the request of this key took, at most once; False when there is nothing (left) to give back.
+
+        Raises:
+            StoreUnavailable: no answer; ask again, it is given back only once.
+        """
+        return await self._counters.give_back(idempotency_key, _REFUND_DEADLINE_S)
+
+
+def open_counters(settings: Settings, keyspace: Keyspace) -> Counters:
+    """The counters for the topology of the settings' URL."""
+    link = open_multiplexed(endpoint_of(settings))
+    assert isinstance(link, MultiplexLink)  # noqa: S101
+    return ServerCounters(link, keyspace)

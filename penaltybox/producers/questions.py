@@ -1,0 +1,259 @@
+"""What Redis is asked about a request, compiled once per scenario and set of dimensions; and what it answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from penaltybox.contracts.keyspace import Keyspace
+from penaltybox.contracts.subjects import Canonicaliser, encode_value, specificity
+from penaltybox.producers.scripts import script
+from penaltybox.producers.verdict import LimitState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penaltybox.contracts.policy import Limit, Policy, Scenario
+    from penaltybox.links.exchange import Script
+    from penaltybox.producers.limiter import Request
+    from penaltybox.producers.pseudonyms import Pseudonyms
+
+VIRTUAL: Final = frozenset({"scenario", "route"})
+_AUTHENTICATED: Final = ("api_key", "user")
+_TRUSTED: Final = ("api_key", "user", "device")
+_MAX_QUESTIONS: Final = 4096
+_WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
+_MAX_LEVEL: Final = 1 << 53
+_NO_PLANS: Final[dict[str, int]] = {}
+
+
+class Applied(NamedTuple):
+    """One limit of a question.
+
+    Attributes:
+        name: ``dimension:limit name``.
+        limit: as the policy has it.
+        at: which of the question's subjects it counts.
+        tail: of its counter's key, after the subject's stem.
+        path: ``scenario/dimension:limit name``, its name in plans and overrides.
+        plans: plan -> the limit instead.
+    """
+
+    name: str
+    limit: Limit
+    at: int
+    tail: str
+    path: str
+    plans: dict[str, int]
+
+    @property
+    def burst_or_slots(self) -> int:
+        """The fourth number that its algorithm wants; 0 when it wants none."""
+        if self.limit.algorithm in _WITH_BURST:
+            return self.limit.burst or self.limit.limit
+        return self.limit.slots if self.limit.algorithm == "sliding_window_counter" else 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether that number grows and shrinks with the limit."""
+        return self.limit.algorithm in _WITH_BURST
+
+    def wire(self) -> list[Any]:
+        """What the scripts are told about it; see lua/limits.lua."""
+        limit = self.limit
+        dry_run, follows = int(limit.dry_run), int(self.follows)
+        return [
+            limit.algorithm, limit.limit, limit.window_ms, self.burst_or_slots,
+            dry_run, self.path, self.plans, follows,
+        ]  # fmt: skip
+
+    def wire_with(self, quota: int) -> list[Any]:
+        """The same with a quota that is in force already."""
+        limit, burst = self.limit, self.burst_or_slots
+        if self.follows and quota != limit.limit:
+            burst = max(1, burst * quota // limit.limit)
+        return [limit.algorithm, quota, limit.window_ms, burst, int(limit.dry_run), self.path, _NO_PLANS, 0]
+
+    def in_force(self, customer: Mapping[str, Any] | None, share: int) -> int:
+        """The quota after override, plan and trust (`share` in 1/10,000); the same as in lua/limits.lua."""
+        limit = quota = self.limit.limit
+        if customer is not None:
+            quota = self._of_customer(customer)
+        if share != 10_000:  # noqa: PLR2004 - all of it
+            quota = quota * share // 10_000
+        return quota if quota == limit else max(1, min(quota, _MAX_LEVEL // self.limit.window_ms))
+
+    def _of_customer(self, customer: Mapping[str, Any]) -> int:
+        limits, plan = customer.get("limits"), customer.get("plan")
+        own = limits.get(self.path) if isinstance(limits, dict) else None
+        if isinstance(own, int | float) and not isinstance(own, bool) and own >= 1:
+            return int(own)
+        return (self.plans.get(plan) if isinstance(plan, str) else None) or self.limit.limit
+
+
+class Question:
+    """What is asked about requests of one scenario that have the same dimensions.
+
+    Attributes:
+        scenario: how the scenario is treated.
+        missing: a dimension that such requests lack and must not.
+        on: dimensions and combinations whose blocks are looked up, and which limits count.
+        trusted: place of the subject whose trust counts; None for none.
+        customer: place of the subject whose plan counts; None for none.
+        passing: places of the subjects whose passed challenge exempts them from the address' challenge.
+        address: place of the address; None for none.
+        limits: that apply.
+    """
+
+    def __init__(self, policy: Policy, name: str, dimensions: tuple[str, ...], combinations: Sequence[str]) -> None:
+        self.scenario: Scenario = policy.scenario(name)
+        self.dimensions = dimensions
+        wanted = (one for one, how in self.scenario.missing.items() if how == "refuse")
+        self.missing = next((one for one in wanted if one not in dimensions), "")
+        known = VIRTUAL.union(dimensions)
+        limited = [on for on in policy.limits.get(name, ()) if known.issuperset(on.split("+"))]
+        more = [on for on in (*limited, *combinations) if on not in dimensions and known.issuperset(on.split("+"))]
+        self.on = (*dimensions, *dict.fromkeys(more))
+        self.authenticated = any(one in dimensions for one in _AUTHENTICATED)
+        self.trusted = self._first(_TRUSTED)
+        self.customer = self._first(_AUTHENTICATED)
+        self.passing = [self.on.index(one) for one in _TRUSTED if one in dimensions] if "ip" in dimensions else []
+        self.address = self.on.index("ip") if "ip" in dimensions else None
+        self.limits = tuple(
+            self._applied(policy, name, on, limit) for on in limited for limit in policy.limits[name][on]
+        )
+        self.longest_ms = max((one.limit.window_ms for one in self.limits), default=0)
+        self.algorithms = frozenset(one.limit.algorithm for one in self.limits)
+        self.script: Script = script("decide", self.algorithms)
+        self.wire = self._wire()
+
+    def _first(self, dimensions: Sequence[str]) -> int | None:
+        return next((self.on.index(one) for one in dimensions if one in self.dimensions), None)
+
+    def _applied(self, policy: Policy, scenario: str, on: str, limit: Limit) -> Applied:
+        path = f"{scenario}/{on}:{limit.name}"
+        plans = {plan: limits[path] for plan, limits in policy.plans.items() if path in limits}
+        return Applied(
+            f"{on}:{limit.name}", limit, self.on.index(on), Keyspace.counter_tail(scenario, limit.name), path, plans
+        )
+
+    def _wire(self) -> bytes:
+        reads = 2 * len(self.on)
+        trust = reads + 1 if self.trusted is not None else 0
+        plan = max(reads, trust) + 1 if self.customer is not None else 0
+        address = 0 if self.address is None else self.address + 1
+        limits = [one.wire() for one in self.limits]
+        newcomers = self.scenario.newcomers_percent
+        return msgspec.msgpack.encode([len(self.on), address, trust, plan, len(self.passing), newcomers, limits])
+
+    def keys(self, stems: Sequence[str]) -> list[str]:
+        """The keys that lua/decide.lua wants, for the stems of the subjects `on`."""
+        keys = [f"{stem}:block" for stem in stems]
+        keys += [f"{stem}:challenge" for stem in stems]
+        if self.trusted is not None:
+            keys.append(f"{stems[self.trusted]}:trust")
+        if self.customer is not None:
+            keys.append(f"{stems[self.customer]}:plan")
+        for at in self.passing:
+            keys.append(f"{stems[at]}:pass")
+        for one in self.limits:
+            keys.append(stems[one.at] + one.tail)
+        return keys
+
+    def states(self, numbers: Sequence[int]) -> list[LimitState]:
+        """The limits as the script told them: quota, wait, remaining and reset of each."""
+        found, at = [], 0
+        for name, limit, *_ in self.limits:
+            found.append(
+                LimitState(
+                    name, numbers[at], limit.window_ms, numbers[at + 2], numbers[at + 3],
+                    numbers[at + 1], limit.answer, limit.dry_run,
+                )
+            )  # fmt: skip
+            at += 4
+        return found
+
+
+class Answer(NamedTuple):
+    """What Redis said.
+
+    Attributes:
+        now_ms: its time.
+        trust: whether the trusted subject is established; None when nothing is known.
+        blocks: (place of the subject, value) of the block keys that are there.
+        challenges: the same of the challenge keys that are there and stand; empty when there is a block.
+        states: the limits; empty when listed.
+        repeated: what this idempotency key asks for was taken before and not given back; nothing was taken now.
+    """
+
+    now_ms: int
+    trust: bool | None
+    blocks: Sequence[tuple[int, bytes]] = ()
+    challenges: Sequence[tuple[int, bytes]] = ()
+    states: Sequence[LimitState] = ()
+    repeated: bool = False
+
+
+class Questions:
+    """The questions of a policy.
+
+    Args:
+        policy: its limits, scenarios and plans; combinations that its rules are about can have blocks.
+        keyspace: how keys are called.
+        canonicaliser: how subjects count.
+        pseudonyms: stand for values that must not be stored as they are.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        keyspace: Keyspace,
+        canonicaliser: Canonicaliser,
+        pseudonyms: Pseudonyms | None = None,
+    ) -> None:
+        self.policy = policy
+        self._pseudonyms = pseudonyms
+        self._stem = f"{keyspace.prefix}:{{"
+        self._canonicaliser = canonicaliser
+        ruled = {rule.on for rule in policy.rules if "+" in rule.on}
+        self._combinations = sorted(ruled, key=specificity)
+        self._known: dict[tuple[str, ...], Question] = {}
+
+    def about(self, request: Request) -> Question:
+        """The question about requests like this."""
+        key = (request.scenario, *request.subjects)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MAX_QUESTIONS:  # whoever makes up dimensions must not fill the memory
+                self._known.clear()
+            found = Question(self.policy, request.scenario, tuple(request.subjects), self._combinations)
+            self._known[key] = found
+        return found
+
+    def subjects(self, question: Question, request: Request) -> list[str]:
+        """Canonical texts of the subjects `question.on`.
+
+        Raises:
+            BadEvent: a subject that is not allowed.
+        """
+        subjects = request.subjects
+        if self._pseudonyms is not None:
+            subjects = self._pseudonyms.of_subjects(subjects)
+        found = [name.text for name in self._canonicaliser.names(subjects)]
+        found.extend(self._combination(on, request, subjects) for on in question.on[len(found) :])
+        return found
+
+    def stems(self, subjects: Sequence[str]) -> list[str]:
+        """What the keys of these subjects start with."""
+        stem = self._stem
+        return [f"{stem}{subject}}}" for subject in subjects]
+
+    def _combination(self, on: str, request: Request, subjects: Mapping[str, str]) -> str:
+        parts = []
+        for part in on.split("+"):
+            if part in VIRTUAL:
+                parts.append(encode_value(request.scenario if part == "scenario" else request.route))
+            else:
+                parts.append(self._canonicaliser.subject(part, subjects[part]).partition(":")[2])
+        return f"{on}:{'+'.join(parts)}"
