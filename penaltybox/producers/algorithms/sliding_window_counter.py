@@ -23,12 +23,13 @@ class SlidingWindowCounter:
     The window is cut into slots of `width` = ceil(window_ms / slots) ms. A slot counts in full until its last
     millisecond has left the window. The error bound, where the log is exact:
 
-    - *Nothing too much.* No window holds more than `limit`: all that was taken in (now - window, now] is in slots
-      that still count, so the sum is never below the log's.
-    - *Late by less than a slot.* What was taken at t counts until its slot's end - 1 + window <= t + width - 1 +
-      window: at most width - 1 ms longer than in the log. So whatever the log of a window that is width - 1 ms longer
-      allows, this allows too; someone who always asks again gets at least slots / (slots + 1) of the limit's rate,
-      less what rounding the width up to whole milliseconds costs.
+    - *Nothing too much.* No window holds more than `limit`: whatever was taken in (now - window, now] is in a slot
+      whose last millisecond is in it too, or after it, so it still counts.
+    - *Late by less than a slot.* What was taken at t counts until (its slot's last millisecond) + window, which is at
+      most t + window + width - 1: it is free at most width - 1 ms later than in the log. So a request is refused only
+      if the log of a window of window + width - 1 ms would refuse it as well.
+    - *Rate.* Who is refused all the time takes `limit` in each window + width - 1 ms. As width - 1 < window / slots,
+      that is more than slots / (slots + 1) of the limit's rate.
     """
 
     def __init__(self, limit: int, window_ms: int, max_keys: int = 1_000_000, *, slots: int = 60) -> None:

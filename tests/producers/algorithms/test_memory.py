@@ -1,17 +1,35 @@
-"""The three ways of counting, against brute force that is obviously right."""
+"""The algorithms in memory, against brute force that is obviously right."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penaltybox.producers.algorithms import NEVER, FixedWindow, SlidingWindow, TokenBucket
+from penaltybox.contracts.policy import Algorithm, Limit
+from penaltybox.producers.algorithms import (
+    NEVER,
+    FixedWindow,
+    Gcra,
+    LeakyBucket,
+    SlidingWindow,
+    SlidingWindowCounter,
+    TokenBucket,
+    counting,
+)
 
-Kind = type[FixedWindow] | type[SlidingWindow] | type[TokenBucket]
-KINDS: list[Kind] = [FixedWindow, SlidingWindow, TokenBucket]
+Kind = (
+    type[FixedWindow]
+    | type[SlidingWindow]
+    | type[SlidingWindowCounter]
+    | type[TokenBucket]
+    | type[LeakyBucket]
+    | type[Gcra]
+)
+KINDS: list[Kind] = [FixedWindow, SlidingWindow, SlidingWindowCounter, TokenBucket, LeakyBucket, Gcra]
 
 requests = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.integers(0, 40)), max_size=60
@@ -41,19 +59,40 @@ class BruteSliding(BruteFixed):
         return self.limit - sum(c for k, t, c in self.taken if k == key and now - self.window_ms < t <= now)
 
 
+class BruteSlots(BruteFixed):
+    """Adds up every slot of 60 of which the last millisecond is within the last window, or still to come."""
+
+    def remaining(self, key: str, now: int) -> int:
+        width = -(-self.window_ms // 60)
+        return self.limit - sum(
+            c for k, t, c in self.taken if k == key and now - self.window_ms < t - t % width + width - 1
+        )
+
+
 class BruteBucket(BruteFixed):
     """Plays the bucket again from the start, in fractions."""
 
+    burst = 0
+
     def remaining(self, key: str, now: int) -> int:
-        level, at = Fraction(self.limit), 0
+        full = Fraction(self.burst or self.limit)
+        level, at = full, 0
         for _, t, c in [*(entry for entry in self.taken if entry[0] == key), (key, now, 0)]:
-            level = min(Fraction(self.limit), level + Fraction((t - at) * self.limit, self.window_ms)) - c
+            level = min(full, level + Fraction((t - at) * self.limit, self.window_ms)) - c
             at = t
         return level.numerator // level.denominator
 
 
 @pytest.mark.parametrize(
-    ("kind", "brute"), [(FixedWindow, BruteFixed), (SlidingWindow, BruteSliding), (TokenBucket, BruteBucket)]
+    ("kind", "brute"),
+    [
+        (FixedWindow, BruteFixed),
+        (SlidingWindow, BruteSliding),
+        (SlidingWindowCounter, BruteSlots),
+        (TokenBucket, BruteBucket),
+        (LeakyBucket, BruteBucket),
+        (Gcra, BruteBucket),
+    ],
 )
 @given(sizes=sizes, requests=requests)
 def test_equals_brute_force(
@@ -76,6 +115,81 @@ def test_equals_brute_force(
             taken = counter.take(key, cost, now)
             oracle.take(key, cost, now)
             assert taken == counter.remaining(key, now) == oracle.remaining(key, now)
+
+
+@pytest.mark.parametrize("kind", [TokenBucket, LeakyBucket, Gcra])
+@given(sizes=sizes, burst=st.integers(1, 9), requests=requests)
+def test_burst_equals_brute_force(
+    kind: type[TokenBucket | LeakyBucket | Gcra],
+    sizes: tuple[int, int],
+    burst: int,
+    requests: list[tuple[str, int, int]],
+) -> None:
+    """A burst of its own, smaller or larger than the limit, is what fits at once; the rate stays the limit's."""
+    counter, oracle, now = kind(*sizes, burst=burst), BruteBucket(*sizes), 1_000
+    oracle.burst = burst
+    for key, cost, gap in requests:
+        now += gap
+        left = oracle.remaining(key, now)
+        assert counter.remaining(key, now) == left
+        wait = counter.wait_ms(key, cost, now)
+        assert (wait == 0) == (cost == 0 or cost <= left)
+        assert (wait == NEVER) == (cost > burst)
+        if wait == 0:
+            counter.take(key, cost, now)
+            oracle.take(key, cost, now)
+        reset = counter.reset_ms(key, now)
+        assert oracle.remaining(key, now + reset) == burst
+        assert reset == 0 or oracle.remaining(key, now + reset - 1) < burst
+
+
+@given(sizes=sizes, requests=requests)
+def test_reset_is_when_all_is_there_again(sizes: tuple[int, int], requests: list[tuple[str, int, int]]) -> None:
+    """Until then something is missing, then nothing: in every algorithm."""
+    for kind in KINDS:
+        counter, now = kind(*sizes), 1_000
+        for key, cost, gap in requests:
+            now += gap
+            if counter.wait_ms(key, cost, now) == 0:
+                counter.take(key, cost, now)
+        left, reset = counter.remaining("a", now), counter.reset_ms("a", now)
+        assert (reset == 0) == (left == counter.limit)
+        assert reset == 0 or counter.remaining("a", now + reset - 1) < counter.limit
+        assert counter.remaining("a", now + reset) == counter.limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(sizes=sizes, first=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20))), data=st.data())
+def test_giving_back_is_as_if_never_taken(
+    kind: Kind, sizes: tuple[int, int], first: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """What is given back at once leaves what there was before; later it never gives more than was taken."""
+    counter, now = kind(*sizes), 1_000
+    for cost, gap in first:
+        now += gap
+        if counter.wait_ms("k", cost, now) == 0:
+            counter.take("k", cost, now)
+    left = counter.remaining("k", now)
+    cost = data.draw(st.integers(0, left))
+    counter.take("k", cost, now)
+    later = now + data.draw(st.just(0) | st.integers(0, 100))
+    before = counter.remaining("k", later)
+    counter.give("k", cost, now, later)
+    assert before <= counter.remaining("k", later) <= min(before + cost, counter.limit)
+    if later == now:
+        assert counter.remaining("k", now) == left
+
+
+@pytest.mark.parametrize(("name", "kind"), list(zip(get_args(Algorithm), [
+    FixedWindow, SlidingWindow, SlidingWindowCounter, TokenBucket, LeakyBucket, Gcra,
+], strict=True)))  # fmt: skip
+def test_counter_of_a_limit(name: Algorithm, kind: Kind) -> None:
+    """Each algorithm that a policy can name is there, with the limit's burst or slots."""
+    counter = counting(Limit(name="x", limit=4, window_ms=1_000, algorithm=name, burst=9, slots=10))
+    assert type(counter) is kind
+    assert (counter.limit, counter.window_ms) == (4, 1_000)
+    assert getattr(counter, "burst", 9) == 9
+    assert getattr(counter, "width_ms", 100) == 100
 
 
 @given(sizes=sizes, gaps=st.lists(st.integers(0, 30), max_size=80))
