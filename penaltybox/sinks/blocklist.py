@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from penaltybox.contracts.keyspace import Keyspace, slot_of
+from penaltybox.sinks.key_walk import literally, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from penaltybox.links.exchange import Command, Link
 
 Kind: TypeAlias = Literal["deny", "challenge"]
-SCAN_COUNT = 1000
-"""Keys that the server looks at per SCAN call: below 1 ms, so that writers hardly notice a listing."""
 _KINDS: dict[str, Kind] = {"block": "deny", "challenge": "challenge"}
 _NAMES = ("block", "challenge")  # severity first
 # PTTL's two special answers.
@@ -87,7 +86,7 @@ class Blocklist:
             StoreUnavailable: a server did not answer; the listing is incomplete.
         """
         found = 0
-        async for node, keys, examined, total in self._scan(dimension, "[bc]*"):
+        async for node, keys, examined, total in walk(self._link, self._pattern(dimension, "[bc]*")):
             for block in await self._values(node, keys):
                 found += 1
                 yield block
@@ -96,31 +95,15 @@ class Blocklist:
 
     async def subjects(self, dimension: str | None = None) -> AsyncIterator[str]:
         """Every subject of which a state is stored, in no order. Like `blocks` it walks the whole key space."""
-        async for _, keys, _, _ in self._scan(dimension, "state"):
-            for key in keys:
+        async for step in walk(self._link, self._pattern(dimension, "state")):
+            for key in step.keys:
                 parts = self._keys.subject_and_name(key)
                 if parts is not None and parts[1] == "state":
                     yield parts[0]
 
-    async def _scan(self, dimension: str | None, name: str) -> AsyncIterator[tuple[Link, list[bytes], int, int]]:
-        """Keys by a pattern of their name, each once: node, keys, how many were looked at, how many there are."""
-        pattern = f"{_escaped(self._keys.prefix)}:{{{_escaped(dimension) + ':' if dimension else ''}*}}:{name}"
-        examined = total = 0
-        nodes = await self._link.nodes()
-        for node in nodes:
-            total += (await node.exchange([("DBSIZE",)]))[0]
-        for node in nodes:
-            seen: set[bytes] = set()  # SCAN may return a key twice
-            cursor: bytes | int = 0
-            while True:
-                ((cursor, keys),) = await node.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)])
-                fresh = [key for key in dict.fromkeys(keys) if key not in seen]
-                seen.update(fresh)
-                examined = min(examined + SCAN_COUNT, total)
-                done = int(cursor) == 0
-                yield node, fresh, total if done and node is nodes[-1] else examined, total
-                if done:
-                    break
+    def _pattern(self, dimension: str | None, name: str) -> str:
+        """Keys of a dimension's subjects, by a pattern of their name."""
+        return f"{literally(self._keys.prefix)}:{{{literally(dimension) + ':' if dimension else ''}*}}:{name}"
 
     async def _values(self, node: Link, keys: Sequence[bytes]) -> list[Block]:
         named = [(key, *parts) for key in keys if (parts := self._keys.subject_and_name(key)) and parts[1] in _KINDS]
@@ -166,8 +149,3 @@ def _block(subject: str, kind: Kind, value: Any, ttl_ms: int) -> Block | None:
     return Block(
         subject, kind, read.until, read.rung, read.rule, read.penalty, None if ttl_ms == _PERMANENT else ttl_ms
     )
-
-
-def _escaped(text: str) -> str:
-    """`text` in a glob pattern of SCAN."""
-    return "".join(f"\\{char}" if char in "*?[]^\\-" else char for char in text)
