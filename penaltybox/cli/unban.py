@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
+from penaltybox.cli.hand import Reason, Subject, execute, reason_given, shown
 from penaltybox.cli.pauses import Actor, actor_name
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.subjects import Canonicaliser
-
-if TYPE_CHECKING:
-    from penaltybox.contracts.events import Penalty
-    from penaltybox.contracts.policy import Policy
-    from penaltybox.contracts.settings import Settings
 
 
 def unban(
-    subject: Annotated[str, typer.Argument(help="dimension:value, e.g. ip:203.0.113.7 or user:10086.")],
+    subject: Subject,
     *,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the audit trail.")],
+    reason: Reason,
     actor: Actor = "",
     grace: Annotated[str, typer.Option(help="Nothing counts against it for so long, e.g. 1h.")] = "",
     keep_level: Annotated[
@@ -41,8 +35,6 @@ def unban(
 
         penaltybox unban device:a1b2c3d4 --reason "support ticket 4711" --grace 1h
     """
-    if not reason.strip():
-        raise ConfigurationError("--reason: got nothing, wanted a sentence for the audit trail")
     values, at_ms = settings(), now_ms()
     command = Command(
         id=ulid(at_ms),
@@ -50,13 +42,13 @@ def unban(
         verb="unban",
         subject=typed_subject(subject, values),
         actor=actor or actor_name(),
-        reason=reason,
+        reason=reason_given(reason),
         keep_level=keep_level,
         grace_ms=parse_duration(grace, "--grace") if grace else 0,
     )
-    written = asyncio.run(_execute(values, policy_of(policy_file, values), command))
+    written = asyncio.run(execute(values, policy_of(policy_file, values), command))
     if as_json:
-        print_json({"subject": command.subject, "penalties": [_shown(penalty) for penalty in written]})
+        print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
         return
     rung = "starts anew" if not keep_level else "keeps its rung as a prior"
     out.print(f"{command.subject} is free now, by {command.actor}: {reason}. It {rung}.", markup=False)
@@ -64,27 +56,3 @@ def unban(
         out.print(
             "Nothing was in force against it. Is the subject the one you meant? penaltybox blocks lists them all."
         )
-
-
-def _shown(penalty: Penalty) -> dict[str, object]:
-    return {"id": penalty.id, "from": penalty.from_, "to": penalty.to, "action": penalty.action, "ts": penalty.ts}
-
-
-async def _execute(values: Settings, policy: Policy, command: Command) -> list[Penalty]:
-    from penaltybox.links.connections import endpoint_of, open_link
-    from penaltybox.processors.engine import Engine
-    from penaltybox.processors.hand import execute
-    from penaltybox.sinks.redis_store import RedisSubjectStore
-
-    store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
-    try:
-        if await store.generation() is None:
-            raise StoreUnavailable(
-                "this Redis has never seen a worker, so nothing is in force here; is PENALTYBOX_REDIS_URL right? "
-                "If it was wiped: penaltybox restore"
-            )
-        await store.join_generation()
-        engine = Engine(policy, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
-        return await execute(engine, store, command, now_ms())
-    finally:
-        await store.close()

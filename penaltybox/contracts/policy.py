@@ -142,12 +142,12 @@ class SharedIpPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Points per outcome label, what they earn, and how long they last. A negative sum of points is no trust."""
+    """Points per outcome label, what they earn (or cost), and how long they last."""
 
     points: dict[str, int]
     established_at: int
     multipliers: tuple[tuple[int, int], ...]
-    """(points, quota multiplier in percent), ascending."""
+    """(points, quota multiplier in percent), ascending. Points below zero tighten: they count from there downward."""
     ttl_ms: int
 
 

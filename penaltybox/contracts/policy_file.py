@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -29,6 +30,7 @@ from penaltybox.contracts.subjects import parse_subject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_POINTS: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 DEFAULT_RUNGS: Final = ["warn", "5m", "1h", "permanent"]
 CHALLENGE: Final = "challenge"
 _SECTIONS: Final = (
@@ -171,8 +173,8 @@ def _trust(node: Node) -> TrustPolicy:
     multipliers_node = node.child("multipliers", {4: 150, 10: 200})
     multipliers = []
     for key, value in multipliers_node.pairs():
-        if not (key.isascii() and key.isdecimal()):
-            raise multipliers_node.error(key, "points: percent of the normal quota, e.g. {4: 150}")
+        if not _POINTS.fullmatch(key):
+            raise multipliers_node.error(key, "points: percent of the normal quota, e.g. {-10: 50, 4: 150}")
         multipliers.append((int(key), value.whole(least=1, most=10_000)))
     return TrustPolicy(
         points=points,

@@ -64,11 +64,14 @@ def _earn(policy: Policy, state: SubjectState, record: Outcome, t: int) -> bool:
 
 
 def trust_of(policy: Policy, state: SubjectState) -> tuple[int, bool] | None:
-    """(quota multiplier in percent, established) that the outcomes earned; None when they earned nothing."""
+    """(quota multiplier in percent, established) that the outcomes earned; None when they change nothing.
+
+    The multiplier is that of the threshold furthest from zero that the points have reached, upward or downward.
+    """
     points = sum(points for _, _, points in state.trust)
     percent = 100
-    for least, multiplier in policy.trust.multipliers:
-        if points >= least:
+    for threshold, multiplier in sorted(policy.trust.multipliers, key=lambda pair: abs(pair[0])):
+        if (0 <= threshold <= points) or (points <= threshold < 0):
             percent = multiplier
     established = points >= policy.trust.established_at
     return (percent, established) if established or percent != 100 else None  # noqa: PLR2004 - percent

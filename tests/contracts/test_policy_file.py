@@ -183,6 +183,7 @@ MISTAKES = [  # what, YAML, where, got, wanted
     ),
     ("shared with one", "shared_ip: {established: 1}", "shared_ip.established", "1", "from 2"),
     ("unknown label", "trust: {points: {paid: 1}}", "trust.points", "paid", "payment_ok"),
+    ("multiplier at no number", "trust: {multipliers: {'-': 150}}", "trust.multipliers", "-", "percent"),
     ("multiplier as text", "trust: {multipliers: {few: 150}}", "trust.multipliers", "few", "percent"),
     ("allow without subject", "allow: [{note: x}]", "allow[0]", "note", "subject or cidr"),
     ("allow both", "allow: [{subject: 'ip:1.2.3.4', cidr: 1.2.3.0/24}]", "allow[0]", "cidr", "one of"),
