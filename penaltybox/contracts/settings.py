@@ -186,11 +186,14 @@ def _check_urls(settings: Settings) -> None:
 
 def _check_networks(settings: Settings) -> None:
     for network in settings.trusted_proxies:
+        if network == "unix":
+            continue
         try:
             ip_network(network)
         except ValueError as error:
             raise ConfigurationError(
-                f"{PREFIX}TRUSTED_PROXIES: got {network!r}, wanted addresses or networks such as 10.0.0.0/8: {error}"
+                f"{PREFIX}TRUSTED_PROXIES: got {network!r}, wanted addresses, networks such as 10.0.0.0/8, or unix: "
+                f"{error}"
             ) from None
 
 

@@ -16,7 +16,8 @@ class ScenarioMap:
     """Which scenario a request belongs to: the longest matching ``[METHOD ]/prefix``, else the default.
 
     Args:
-        prefixes: ``/login`` or ``POST /login`` -> scenario. A prefix ends where a path segment ends.
+        prefixes: ``/login`` or ``POST /login`` -> scenario. A prefix ends where a path segment ends. What is said
+            of GET holds for HEAD, which servers answer by the same code.
         default: the scenario of everything else.
     """
 
@@ -41,6 +42,8 @@ class ScenarioMap:
     def scenario(self, method: str, path: str) -> str:
         """The scenario of a request. The path is normal: decoded where that changes nothing, no dot segments."""
         for wanted, prefix, scenario in self._rules:
-            if wanted in ("", method) and (path == prefix or path.startswith(f"{prefix}/")):
+            if not (wanted in ("", method) or (wanted, method) == ("GET", "HEAD")):
+                continue
+            if path == prefix or path.startswith(f"{prefix}/"):
                 return scenario
         return self.default
