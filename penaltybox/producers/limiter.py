@@ -19,7 +19,7 @@ from penaltybox.producers.algorithms import counting
 from penaltybox.producers.verdict import LimitState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from penaltybox.contracts.events import Action, Decision
     from penaltybox.contracts.policy import Limit
@@ -136,6 +136,13 @@ class Limiter:
                 if not one.wait_ms:
                     one.applied.counter.take(one.key, request.cost, request.ts_ms)
         return [one.state(request.ts_ms) for one in asked]
+
+    def give_back(self, request: Request, names: Collection[str], now_ms: int) -> None:
+        """Gives what an allowed request took back to these limits (``dimension:limit name``)."""
+        for applied in self._scenarios.get(request.scenario, ()):
+            key = self._key(applied.on, request) if applied.name in names else None
+            if key is not None:
+                applied.counter.give(key, request.cost, request.ts_ms, now_ms)
 
     def refuse_listed(self, request: Request, listed: Listed) -> Decision:
         """The decision about a request of a subject in the blocklist: nothing is counted, nobody is charged."""

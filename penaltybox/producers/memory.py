@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import msgspec
 
-from penaltybox.contracts.events import Decision
+from penaltybox.contracts.clock import now_ms
+from penaltybox.producers import decisions
 from penaltybox.producers.limiter import Limiter, Request
-from penaltybox.producers.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from penaltybox.contracts.events import Outcome
+    from penaltybox.contracts.events import Decision, Outcome
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.producers.verdict import Verdict
+
+_MAX_CHARGES: Final = 100_000
+
+
+class _Charge(NamedTuple):
+    """A request that was allowed, and the limits that it took from."""
+
+    request: Request
+    names: frozenset[str]
 
 
 class Offering(Protocol):
@@ -51,21 +62,33 @@ class MemoryLimiter:
         self.publisher = publisher
         self._limiter = Limiter(policy.limits, source=source, canonicaliser=canonicaliser)
         self._clock = clock
+        self._counting = threading.Lock()
+        self._charges: dict[str, _Charge] = {}
 
     async def decide(self, request: Request) -> Verdict:
         """See `Decider.decide`."""
         if self._clock is not None:
             request = msgspec.structs.replace(request, ts_ms=self._clock())
         missing = self._missing(request)
-        verdict = self._refuse(request, missing) if missing else self._limiter.judge(request)
+        if missing:
+            verdict = decisions.verdict_missing(request, self._limiter.source, missing)
+        else:
+            with self._counting:
+                verdict = self._judge(request)
         if self.publisher is not None and request.subjects:  # a record about nobody would be a dead letter
             for decision in verdict.decisions:
                 self.publisher.offer(decision)
         return verdict
 
-    async def refund(self, idempotency_key: str) -> bool:  # noqa: ARG002 - the protocol's; nothing is remembered here
-        """Gives nothing back: what a request took is not remembered here."""
-        return False
+    async def refund(self, idempotency_key: str) -> bool:
+        """See `Decider.refund`. The last 100,000 requests that had a key can be refunded."""
+        with self._counting:
+            charge = self._charges.pop(idempotency_key, None)
+            if charge is None:
+                return False
+            now = self._clock() if self._clock is not None else now_ms()
+            self._limiter.give_back(charge.request, charge.names, max(now, charge.request.ts_ms))
+        return True
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,20 +102,14 @@ class MemoryLimiter:
         wanted = self.policy.scenario(request.scenario).missing
         return next((one for one, how in wanted.items() if how == "refuse" and one not in request.subjects), "")
 
-    def _refuse(self, request: Request, missing: str) -> Verdict:
-        decision = Decision(
-            v=1,
-            id=request.id,
-            ts=request.ts_ms,
-            source=self._limiter.source,
-            scenario=request.scenario,
-            action="deny",
-            reason="unknown",
-            subjects=request.subjects,
-            established=request.established,
-            route=request.route,
-            status=400,
-            cost=request.cost,
-            attrs=request.attrs,
-        )
-        return Verdict(action="deny", reason="unknown", missing=missing, decisions=(decision,))
+    def _judge(self, request: Request) -> Verdict:
+        key = request.idempotency_key
+        if key in self._charges:  # this request was charged before
+            return self._limiter.judge(msgspec.structs.replace(request, cost=0))
+        verdict = self._limiter.judge(request)
+        if key and verdict.allowed and request.cost:
+            names = frozenset(state.name for state in verdict.limits if not state.wait_ms)
+            if len(self._charges) >= _MAX_CHARGES:
+                del self._charges[next(iter(self._charges))]
+            self._charges[key] = _Charge(request, names)
+        return verdict

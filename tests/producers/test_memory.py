@@ -63,3 +63,14 @@ async def test_its_clock_can_be_set() -> None:
     now[0] += 86_400_000
     answers.append((await limiter.decide(request(3))).action)
     assert answers == ["allow", "allow", "deny", "allow"]
+
+
+async def test_what_a_request_took_is_given_back_once() -> None:
+    """A refund makes room for one more request, a second one does not, and a repeated key is not charged again."""
+    limiter = MemoryLimiter(POLICY, clock=lambda: 1_000)
+    answers = [(await limiter.decide(request(n, idempotency_key=key))).action for n, key in enumerate("aabc")]
+    assert answers == ["allow", "allow", "allow", "deny"]
+    assert [await limiter.refund(key) for key in "ccaa"] == [False, False, True, False]
+    again = [await limiter.decide(request(n)) for n in (5, 6)]
+    assert [one.action for one in again] == ["allow", "deny"]
+    assert [one.remaining for one in again[0].limits] == [0, 1]

@@ -1,0 +1,1 @@
+"""Ways in for Python programs: ASGI, WSGI, Django, Flask, and a decorator for functions."""

@@ -1,0 +1,406 @@
+"""ASGI middleware, in front of FastAPI, Starlette and a bare application."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Mount, Route
+
+from penaltybox.producers.http.answers import AnswerOptions, Pretence
+from penaltybox.producers.web.asgi import PenaltyboxMiddleware
+from penaltybox.producers.web.decorator import limited
+from penaltybox.producers.web.marks import exempt, scenario
+from penaltybox.producers.web.protection import Protection
+from tests.producers.web.asgi_server import alive, handshake
+from tests.producers.web.shop import POLICY, USER, BrokenLimiter, RefundingLimiter
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+def user_of_scope(scope: Any) -> str | None:
+    return next((value.decode() for name, value in scope["headers"] if name == USER.encode()), None)
+
+
+def protection(limiter: Any, **given: Any) -> Protection:
+    return Protection(POLICY, limiter, **({"user": user_of_scope, "exclude": ["/health"]} | given))
+
+
+def client(app: Any, peer: str = "203.0.113.7", **given: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, client=(peer, 4711), **given)
+    return httpx.AsyncClient(transport=transport, base_url="http://shop.test", headers={USER: "ann"})
+
+
+def fastapi_app(guard: Protection) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(PenaltyboxMiddleware, protection=guard)
+    coupons = APIRouter(prefix="/coupons")
+
+    @coupons.post("/{coupon:int}/claim")
+    async def claim(coupon: int, request: Request) -> dict[str, Any]:
+        return {"coupon": coupon, "left": request.state.penaltybox.verdict.limits[0].remaining}
+
+    @app.post("/reviews")
+    def review(request: Request) -> dict[str, bool]:
+        return {"published": not request.state.penaltybox.withheld}
+
+    @app.get("/report")
+    @scenario("report", cost=20)
+    async def report(request: Request) -> dict[str, int]:
+        return {"cost": request.state.penaltybox.request.cost}
+
+    @app.post("/orders", status_code=409)
+    async def order() -> None: ...
+
+    @app.get("/crash")
+    async def crash() -> None:
+        raise LookupError("the application's own")
+
+    @app.post("/challenges")
+    def passed(request: Request) -> bool:
+        return bool(request.state.penaltybox.outcome("challenge_passed"))
+
+    @app.get("/free")
+    @exempt
+    async def free(request: Request) -> bool:
+        return hasattr(request.state, "penaltybox")
+
+    @app.get("/health/live")
+    async def live(request: Request) -> bool:
+        return hasattr(request.state, "penaltybox")
+
+    @app.websocket("/strict/live")
+    async def feed(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text("hello")
+        await socket.close()
+
+    app.include_router(coupons, prefix="/v1")
+    app.include_router(coupons)
+    return app
+
+
+@pytest.fixture
+def limiter() -> RefundingLimiter:
+    return RefundingLimiter()
+
+
+async def test_a_request_over_its_limit_is_answered_in_the_applications_place(limiter: RefundingLimiter) -> None:
+    """Two claims pass and tell what is left, the third is a 429 with wait, quota, and a sentence in its language."""
+    async with client(fastapi_app(protection(limiter))) as http:
+        first, _, third = [await http.post("/coupons/5/claim", headers={"Accept-Language": "de"}) for _ in range(3)]
+    assert first.json() == {"coupon": 5, "left": 1}
+    assert (first.headers["ratelimit-policy"], first.headers["ratelimit"]) == (
+        '"user:daily";q=2;w=86400',
+        '"user:daily";r=1;t=86400',
+    )
+    assert (third.status_code, third.headers["content-type"]) == (429, "application/problem+json")
+    assert int(third.headers["retry-after"]) >= 86_400
+    assert third.json()["violated-policies"] == ["user:daily"]
+    assert third.json()["detail"] == "Bis morgen."
+
+
+async def test_the_frameworks_route_is_told(limiter: RefundingLimiter) -> None:
+    """Routes of included routers are known by their template; what has no route gets a template of its path."""
+    async with client(fastapi_app(protection(limiter))) as http:
+        for path in ("/coupons/5/claim", "/v1/coupons/6/claim", "/coupons/none/7", "/reviews"):
+            await http.post(path)
+    assert [(one.scenario, one.route) for one in limiter.asked] == [
+        ("claim", "POST /coupons/{coupon}/claim"),
+        ("web", "POST /v1/coupons/{coupon}/claim"),
+        ("claim", "POST /coupons/none/{n}"),
+        ("review", "POST /reviews"),
+    ]
+    assert limiter.asked[0].subjects == {"user": "ann", "ip": "203.0.113.7"}
+
+
+async def test_routes_below_mounts_are_told(limiter: RefundingLimiter) -> None:
+    """A mounted application's route is told with the mount's prefix, and its view's mark holds."""
+
+    @scenario("report")
+    async def page(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(request.path_params["page"])
+
+    inner = Starlette(routes=[Route("/pages/{page}", page)])
+    app = Starlette(routes=[Mount("/docs/{language}", app=inner), Mount("/files", app=PlainTextResponse("file"))])
+    app.add_middleware(PenaltyboxMiddleware, protection=protection(limiter))
+    async with client(app) as http:
+        assert (await http.get("/docs/en/pages/7")).text == "7"
+        assert (await http.get("/files/17/x")).text == "file"
+    assert [(one.route, one.scenario) for one in limiter.asked] == [
+        ("GET /docs/{language}/pages/{page}", "report"),
+        ("GET /files/{rest}", "web"),
+    ]
+
+
+async def test_a_shadow_is_the_applications_to_withhold(limiter: RefundingLimiter) -> None:
+    """The second review looks like the first, and the application knows that it must not publish it."""
+    async with client(fastapi_app(protection(limiter))) as http:
+        first, second = [await http.post("/reviews") for _ in range(2)]
+    assert [one.json()["published"] for one in (first, second)] == [True, False]
+    assert (first.status_code, set(first.headers)) == (second.status_code, set(second.headers))
+
+
+async def test_a_shadow_can_be_canned(limiter: RefundingLimiter) -> None:
+    """With a pretence configured, the application is not called at all."""
+    pretence = Pretence(status=201, headers=(("Content-Type", "application/json"),), body=b'{"published":true}')
+    guard = protection(limiter, answers=AnswerOptions(pretence=pretence))
+    async with client(fastapi_app(guard)) as http:
+        answers = [await http.post("/reviews") for _ in range(2)]
+    assert [(one.status_code, one.json()) for one in answers] == [
+        (200, {"published": True}),
+        (201, {"published": True}),
+    ]
+
+
+async def test_a_challenge_is_a_403_or_the_applications_own(limiter: RefundingLimiter) -> None:
+    """Without a hook a problem document, with one what the application shows; None from the hook means the former."""
+
+    def show(scope: Any, admission: Any) -> Any:
+        if user_of_scope(scope) == "api":
+            return None
+        return HTMLResponse(f"<p>captcha for {admission.request.subjects['ip']}</p>", 401)
+
+    async with client(fastapi_app(protection(limiter))) as http:
+        _, usual = [await http.post("/login") for _ in range(2)]
+    assert (usual.status_code, usual.json()["type"]) == (403, "urn:problem-type:penaltybox:challenge")
+    async with client(fastapi_app(protection(limiter, challenge=show))) as http:
+        shown = await http.post("/login")
+        other = await http.post("/login", headers={USER: "api"})
+    assert (shown.status_code, shown.text) == (401, "<p>captcha for 203.0.113.7</p>")
+    assert other.status_code == 403
+
+
+async def test_marked_views_have_their_scenario_and_cost(limiter: RefundingLimiter) -> None:
+    """A view says its scenario and cost; five calls of twenty use a hundred up; an exempt view is not asked about."""
+    async with client(fastapi_app(protection(limiter))) as http:
+        answers = [await http.get("/report") for _ in range(6)]
+        assert (await http.get("/free")).json() is False
+        assert (await http.get("/health/live")).json() is False
+        assert (await http.get("/healthy")).status_code == 404
+    assert [one.status_code for one in answers] == [200] * 5 + [429]
+    assert answers[0].json() == {"cost": 20}
+    assert [one.route for one in limiter.asked[6:]] == ["GET /healthy"]
+
+
+async def test_quota_is_given_back_when_the_response_says_so(limiter: RefundingLimiter) -> None:
+    """A 409 and a crash give back, a success does not, and neither does a refusal."""
+    app = fastapi_app(protection(limiter, refund_on_status=(409, "5xx")))
+    async with client(app, raise_app_exceptions=False) as http:
+        answers = [await http.post("/orders"), await http.post("/orders"), await http.get("/report")]
+        assert (await http.get("/crash")).status_code == 500
+    assert [one.status_code for one in answers] == [409, 429, 200]
+    wanted = [limiter.asked[0].id, limiter.asked[3].id]
+    assert await wait_until(lambda: limiter.refunded == wanted)
+
+
+async def test_outcomes_are_published_from_any_view(limiter: RefundingLimiter) -> None:
+    """A view in a thread publishes what became of the request's subjects."""
+    async with client(fastapi_app(protection(limiter))) as http:
+        assert (await http.post("/challenges")).json() is True
+    decision, outcome = limiter.published
+    assert (outcome.label, outcome.ref, outcome.subjects) == ("challenge_passed", decision.id, decision.subjects)
+
+
+async def test_a_refund_needs_a_key(limiter: RefundingLimiter) -> None:
+    """Giving back by hand works with refunds=True, once; without it the application is told what to configure."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        given = [await scope["state"]["penaltybox"].refund() for _ in range(2)]
+        await PlainTextResponse(str(given))(scope, receive, send)
+
+    async with client(PenaltyboxMiddleware(app, protection(limiter, refunds=True))) as http:
+        assert (await http.get("/")).text == "[True, False]"
+    hook = {"idempotency_key": lambda scope: f"order:{user_of_scope(scope)}"}
+    async with client(PenaltyboxMiddleware(app, protection(limiter, **hook))) as http:
+        await http.get("/")
+    assert limiter.refunded[2:] == ["order:ann"] * 2
+    async with client(PenaltyboxMiddleware(app, protection(limiter))) as http:
+        with pytest.raises(Exception, match="refunds=True"):
+            await http.get("/")
+
+
+async def test_a_limit_within_a_view_is_answered_like_the_middlewares(limiter: RefundingLimiter) -> None:
+    """`Refused` from a decorated function becomes the 429 that the middleware would have sent."""
+    app = FastAPI()
+    guard = protection(limiter)
+    app.add_middleware(PenaltyboxMiddleware, protection=guard)
+
+    @limited(guard.access, scenario="claim", subjects=lambda user: {"user": user})
+    async def mail(user: str) -> str:
+        return user
+
+    @app.post("/mail")
+    async def send_mail() -> str:
+        return await mail("bob")
+
+    async with client(app) as http:
+        answers = [await http.post("/mail") for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    assert answers[2].json()["violated-policies"] == ["user:daily"]
+
+
+async def test_a_broken_limiter_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure policy decides, open or closed; two hundred failures are one line in the log."""
+    broken = BrokenLimiter()
+    async with client(fastapi_app(protection(broken))) as http:
+        answers = [await http.get("/report") for _ in range(100)]
+        closed = [await http.get("/closed") for _ in range(100)]
+    assert {one.status_code for one in answers} == {200}
+    assert {one.status_code for one in closed} == {503}
+    assert int(closed[0].headers["retry-after"]) >= 1
+    assert [record.name for record in caplog.records if record.name.startswith("penaltybox")] == ["penaltybox.web"]
+    assert broken.calls == 200
+
+
+async def test_a_broken_hook_breaks_nothing(limiter: RefundingLimiter, caplog: pytest.LogCaptureFixture) -> None:
+    """A hook that fails has said nothing: its dimension is missing, and the scenario says what that means."""
+
+    async def user(scope: Any) -> str:
+        raise LookupError(scope["path"])
+
+    async with client(fastapi_app(protection(limiter, user=user))) as http:
+        assert (await http.get("/report")).status_code == 200
+        assert (await http.get("/strict")).status_code == 400
+    assert [record.message.partition(":")[0] for record in caplog.records if "hook" in record.message] == [
+        "the hook user failed, the request goes on without it"
+    ]
+
+
+async def test_streams_and_background_tasks_are_untouched(limiter: RefundingLimiter) -> None:
+    """Parts arrive one by one while the application still runs, and what it does after its response is done."""
+    done, parts = asyncio.Event(), asyncio.Queue[str]()
+    app = FastAPI()
+    app.add_middleware(PenaltyboxMiddleware, protection=protection(limiter))
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def text() -> AsyncIterator[str]:
+            while part := await parts.get():
+                yield part
+
+        return StreamingResponse(text())
+
+    @app.get("/later")
+    async def later(tasks: BackgroundTasks) -> None:
+        tasks.add_task(done.set)
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "GET", "path": "/stream",
+        "query_string": b"", "headers": [], "client": None, "root_path": "", "http_version": "1.1",
+    }  # fmt: skip
+    running = asyncio.create_task(app(scope, receive, send))
+    for number in range(3):
+        parts.put_nowait(f"part {number}")
+        await wait_until(lambda number=number: sent and sent[-1].get("body") == f"part {number}".encode())
+        assert not running.done()
+    assert any(name == b"ratelimit" for name, _ in sent[0]["headers"]) is False  # nobody's address, so no limit
+    parts.put_nowait("")
+    await running
+    async with client(app) as http:
+        await http.get("/later")
+    assert done.is_set()
+
+
+async def test_a_client_that_leaves_is_the_applications_to_see(limiter: RefundingLimiter) -> None:
+    """The application gets the disconnect, and its own error goes through as it is."""
+
+    class Left(Exception):  # noqa: N818 - what the client did
+        pass
+
+    async def app(_: Any, receive: Any, __: Any) -> None:
+        assert (await receive())["type"] == "http.disconnect"
+        raise Left
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pytest.fail(f"nobody is there: {message}")
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+    with pytest.raises(Left):
+        await PenaltyboxMiddleware(app, protection(limiter))(scope, receive, send)
+
+
+async def test_lifespan_opens_and_closes_the_limiter(limiter: RefundingLimiter) -> None:
+    """The limiter is opened once before the first request, used by all, and closed when the server stops the app."""
+    app = fastapi_app(protection(limiter.opening))
+    for lives in (1, 2):
+        async with alive(app), client(app) as http:
+            assert (limiter.opened, limiter.closed) == (lives, lives - 1)
+            assert [(await http.get("/report")).status_code for _ in range(2)] == [200, 200]
+        assert (limiter.opened, limiter.closed) == (lives, lives)
+
+
+def test_another_loop_opens_its_own(limiter: RefundingLimiter) -> None:
+    """Connections belong to a loop: an application that is used in two of them has two limiters."""
+    app = fastapi_app(protection(limiter.opening))
+
+    async def ask() -> int:
+        async with client(app) as http:
+            return (await http.get("/report")).status_code
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [200, 200]
+    assert limiter.opened == 2
+
+
+async def test_a_limiter_that_cannot_be_opened_stops_the_start() -> None:
+    """What is wrong with the configuration is told when the server starts, not by the thousandth request."""
+
+    def opening() -> Any:
+        raise ValueError("no such policy")
+
+    with pytest.raises(RuntimeError, match="no such policy"):
+        async with alive(fastapi_app(protection(opening))):
+            pass
+
+
+async def test_a_limiter_is_opened_again_after_a_failure() -> None:
+    """Without lifespan the first request opens it; meanwhile the failure policy answers."""
+    limiter, ready = RefundingLimiter(), False
+
+    def opening() -> Any:
+        if not ready:
+            raise OSError("away")
+        return limiter.opening()
+
+    guard = protection(opening)
+    async with client(fastapi_app(guard)) as http:
+        assert (await http.get("/report")).status_code == 200
+        assert (await http.get("/closed")).status_code == 503
+        ready = True
+
+        async def asked() -> bool:
+            return (await http.get("/closed")).status_code == 404
+
+        await wait_until(asked)
+    assert guard.access.failures >= 2
+
+
+async def test_websocket_handshakes_are_decided(limiter: RefundingLimiter) -> None:
+    """An allowed handshake goes on and tells its quota; a refused one is answered before it is accepted."""
+    app = fastapi_app(protection(limiter))
+    accepted, hello, _ = await handshake(app, "/strict/live", {USER: "ann"})
+    assert (accepted["type"], hello["text"]) == ("websocket.accept", "hello")
+    assert dict(accepted["headers"])[b"ratelimit"] == b'"user:daily";r=4;t=86400'
+    start, body = await handshake(app, "/strict/live", {})
+    assert (start["status"], b"missing" in body["body"]) == (400, True)
+    (closed,) = await handshake(app, "/strict/live", {}, denial=False)
+    assert closed["type"] == "websocket.close"
+    assert limiter.asked[0].route == "GET /strict/live"
