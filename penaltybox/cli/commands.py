@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli import blocks, demo, doctor, explain, grant, ingest, keys, pauses, restore, roles, setup, unban
+from penaltybox.cli import (
+    blocks,
+    demo,
+    doctor,
+    explain,
+    grant,
+    ingest,
+    keys,
+    pauses,
+    quota,
+    restore,
+    roles,
+    setup,
+    unban,
+)
 from penaltybox.cli.console import AsJson, out, print_json
 
 app = typer.Typer(
@@ -37,6 +51,7 @@ app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)
 app.command("explain", rich_help_panel=_LOOK)(explain.explain)
 app.command("unban", rich_help_panel=_LOOK)(unban.unban)
 app.command("grant", rich_help_panel=_LOOK)(grant.grant)
+app.add_typer(quota.app, name="quota", rich_help_panel=_LOOK)
 app.command("keys", rich_help_panel=_LOOK)(keys.keys)
 app.command("clean", rich_help_panel=_LOOK)(keys.clean)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)

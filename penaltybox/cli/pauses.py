@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penaltybox.cli.console import err, out, settings
+from penaltybox.cli.console import out, settings
+from penaltybox.cli.control import record
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
-from penaltybox.contracts.events import Control, encode
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Control
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -72,28 +72,9 @@ async def _on_store(values: Settings, act: Callable[[RedisSubjectStore], Awaitab
 
 
 def _record(values: Settings, kind: Literal["pause", "resume"], reason: str, actor: str) -> None:
-    """Tells the control topic, so that a restore puts the pause back. It is in force without that too."""
-    try:
-        asyncio.run(_send(values, kind, reason, actor))
-    except StoreUnavailable as error:
-        err.print(f"Not recorded in the control topic: {error}", markup=False)
-
-
-async def _send(values: Settings, kind: Literal["pause", "resume"], reason: str, actor: str) -> None:
-    from aiokafka.errors import KafkaError
-
-    from penaltybox.processors.announcements import Message, kafka_sender
-
+    """So that a restore puts the pause back."""
     at_ms = now_ms()
-    control = Control(id=ulid(at_ms), ts=at_ms, key="pause", kind=kind, actor=actor, reason=reason)
-    sender = kafka_sender(values)
-    try:
-        await sender.start()
-        await sender.send([Message(Topics.named(values.topic_prefix).control, b"pause", encode(control))])
-    except (KafkaError, OSError) as error:
-        raise StoreUnavailable(f"Kafka at {values.kafka} does not answer: {error}") from error
-    finally:
-        await sender.stop()
+    record(values, Control(id=ulid(at_ms), ts=at_ms, key="pause", kind=kind, actor=actor, reason=reason))
 
 
 def actor_name() -> str:
