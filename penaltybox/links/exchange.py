@@ -7,6 +7,7 @@ the same time. Nothing is retried here except what a cluster redirects, because 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ from penaltybox.contracts.keyspace import SLOTS
 from penaltybox.links.outages import code_of, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from redis.asyncio import ConnectionPool
 
@@ -103,6 +104,17 @@ class ServerLink:
                 await connection.disconnect(nowait=True)
             await self._pool.release(connection)
         return replies
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncIterator[Any]:
+        """A connection for its caller alone, e.g. for a subscription; closed afterwards."""
+        async with asyncio.timeout(self.deadline_s):
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            yield connection
+        finally:
+            await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
 
     async def nodes(self) -> Sequence[Link]:
         """Only this one."""
