@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from penaltybox.contracts.events import Decision
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.links.subscriptions import monotonic_ms
 from penaltybox.producers.aggregation import Aggregation, Refusal, user_of
-from penaltybox.producers.caches import BlockedCache, Held, Recalls
+from penaltybox.producers.caches import BlockedCache, Held, Moment, Recalls
+from penaltybox.producers.decisions import bare, seconds
 from penaltybox.producers.leases import Leases, counters_of
 from penaltybox.producers.lists import NEVER, Lists, combined_subject
 from penaltybox.producers.sampling import Sampling
@@ -25,6 +25,7 @@ from penaltybox.producers.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Policy, Scenario
     from penaltybox.contracts.subjects import Names
     from penaltybox.producers.limiter import Request
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penaltybox.producers.lists import Listing
     from penaltybox.producers.memory import Offering
     from penaltybox.producers.passes import Passes
+    from penaltybox.producers.pseudonyms import Pseudonyms
     from penaltybox.producers.verdict import Decider
 
 _log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ AGGREGATE_MS: Final = 1000
 _CHUNK: Final = 500
 _REMEMBERED: Final = frozenset({"blocklist", "challenged"})
 _UNREACHED: Final = frozenset({"fail_open", "fail_closed", "local_fallback"})
-_DENIED, _PERMANENT, _CHALLENGED = 429, 403, 403
+REFUSED: Final = 403
 
 
 @runtime_checkable
@@ -69,7 +71,8 @@ class CachedDecider:
         policy: the scenarios' `check`, `publish` and `allow_cache`, and the allowlist until `lists` is set.
         source: ``limiter/instance``, in decisions that are made here.
         publisher: takes every decision; None publishes nothing.
-        canonicaliser: how subjects count; the one of `inner`.
+        canonicaliser: how subjects count; as in `inner`.
+        pseudonyms: stand for values that are not stored as they are; as in `inner`.
         hearing: without it nothing is remembered longer than a second.
         passes: asked about challenged ranges; without it nobody is exempt.
         sampling: draws by request id.
@@ -84,6 +87,7 @@ class CachedDecider:
         source: str,
         publisher: Offering | None = None,
         canonicaliser: Canonicaliser | None = None,
+        pseudonyms: Pseudonyms | None = None,
         hearing: Hearing | None = None,
         passes: Passes | None = None,
         sampling: Sampling | None = None,
@@ -100,6 +104,7 @@ class CachedDecider:
         """Has the lists read again, soon; set by whoever reads them."""
         self._publisher = publisher
         self._canonicaliser = canonicaliser or Canonicaliser()
+        self._pseudonyms = pseudonyms
         self._sampling = sampling or Sampling()
         self._clock = clock
         self.lists = Lists(policy.allow, self._canonicaliser)
@@ -114,21 +119,22 @@ class CachedDecider:
 
     async def decide(self, request: Request) -> Verdict:
         """See `Decider.decide`."""
-        names = self._canonicaliser.names(request.subjects)
-        listing = self.lists.find(request, names)
-        if listing is not None and (listing.action != "challenge" or not await self._passed(request)):
+        stored = request if self._pseudonyms is None else self._as_stored(request, self._pseudonyms)
+        names = self._canonicaliser.names(stored.subjects)
+        listing = self.lists.find(stored, names, request.subjects.get("ip"))
+        if listing is not None and (listing.action != "challenge" or not await self._passed(stored)):
             self.counts.listed += 1
             return self._by_list(request, listing)
-        held = self._find_held(request, names)
+        held = self._find_held(stored, names)
         if held is not None:
-            return self._refuse_held(request, held)
+            return self._refuse_held(request, held, stored)
         scenario = self.policy.scenario(request.scenario)
         if not self._sampling.checks(scenario, request.id):
             self.counts.unchecked += 1
             return self._allow(request)
         if scenario.allow_cache_ms and not request.idempotency_key:
-            return await self._through_lease(request, scenario, names)
-        return (await self._ask(request))[0]
+            return await self._through_lease(request, scenario, stored, names)
+        return (await self._ask(request, stored))[0]
 
     async def refund(self, idempotency_key: str) -> bool:
         """See `Decider.refund`; a request that can be given back always reached the decider inside."""
@@ -150,12 +156,12 @@ class CachedDecider:
 
     def changed(self, subject: str) -> None:
         """See `Hearer.changed`."""
-        self._recalls.note(subject, self._clock())
+        self._recalls.note(subject)
         self._blocked.forget(subject)
 
     def missed(self) -> None:
         """See `Hearer.missed`."""
-        self._recalls.note_all(self._clock())
+        self._recalls.note_all()
         self._blocked.clear()
 
     def replace_policy(self, policy: Policy) -> None:
@@ -172,6 +178,10 @@ class CachedDecider:
 
     # The lists.
 
+    @staticmethod
+    def _as_stored(request: Request, pseudonyms: Pseudonyms) -> Request:
+        return msgspec.structs.replace(request, subjects=pseudonyms.of_subjects(request.subjects))
+
     async def _passed(self, request: Request) -> bool:
         if self.passes is None or not any(name in request.subjects for name in ("user", "api_key", "device")):
             return False
@@ -186,9 +196,9 @@ class CachedDecider:
             subject=self._canonicaliser.subject("ip", request.subjects["ip"]),
             action=listing.action,
             reason="blocklist" if deny else "challenged",
-            status=(_PERMANENT if permanent else _DENIED) if deny else _CHALLENGED,
+            status=REFUSED,
             cached=False,
-            retry_after_s=None if left_ms is None else -(-left_ms // 1000),
+            retry_after_s=None if left_ms is None else seconds(left_ms),
             established=request.established,
         )
         return self._refuse(request, refusal, left_ms, permanent=deny and permanent)
@@ -214,7 +224,7 @@ class CachedDecider:
                 subjects.append(text)
         return subjects
 
-    def _refuse_held(self, request: Request, held: Held) -> Verdict:
+    def _refuse_held(self, request: Request, held: Held, stored: Request) -> Verdict:
         self.counts.blocked += 1
         left_ms = held.left_ms(self._clock())
         refusal = Refusal(
@@ -223,8 +233,8 @@ class CachedDecider:
             reason=held.reason,
             status=held.status,
             cached=True,
-            retry_after_s=None if left_ms is None else -(-left_ms // 1000),
-            established=held.known(request),
+            retry_after_s=None if left_ms is None else seconds(left_ms),
+            established=held.known(stored),
         )
         return self._refuse(request, refusal, left_ms, permanent=held.permanent)
 
@@ -240,9 +250,9 @@ class CachedDecider:
             listed=refusal.subject,
         )
 
-    def _remember(self, request: Request, verdict: Verdict, started_ms: int) -> None:
+    def _remember(self, stored: Request, verdict: Verdict, asked_at: Moment) -> None:
         subject, after_ms = verdict.listed, verdict.retry_after_ms
-        if self._recalls.since((subject,), started_ms):
+        if self._recalls.since((subject,), asked_at):
             return
         dimensions = subject.partition(":")[0]
         if "+" in dimensions:
@@ -253,35 +263,33 @@ class CachedDecider:
             verdict.action,
             verdict.reason,
             decision.status if decision is not None else None,
-            read_ms=started_ms,
-            until_ms=None if after_ms is None else started_ms + after_ms,
+            read_ms=asked_at.ms,
+            until_ms=None if after_ms is None else asked_at.ms + after_ms,
             permanent=verdict.permanent,
         )
-        held.established[user_of(request)] = request.established if decision is None else decision.established
+        held.established[user_of(stored)] = stored.established if decision is None else decision.established
         self._blocked.remember(held)
 
     # Leases.
 
-    async def _through_lease(self, request: Request, scenario: Scenario, names: Names) -> Verdict:
+    async def _through_lease(self, request: Request, scenario: Scenario, stored: Request, names: Names) -> Verdict:
         subjects = [name.text for name in names]
         key = Leases.key(request, subjects)
         lease = self._leases.find(key, request, self._clock())
         if lease is not None:
-            if not self._recalls.since(subjects, lease.granted_ms):
+            if not self._recalls.since(subjects, lease.asked_at):
                 self.counts.leased += 1
                 return self._published(request, lease.take(request))
             self._leases.end(key)
-        verdict, started_ms = await self._ask(request)
-        if verdict.allowed and verdict.limits and not self._recalls.since(subjects, started_ms):
+        verdict, asked_at = await self._ask(request, stored)
+        if verdict.allowed and verdict.limits and not self._recalls.since(subjects, asked_at):
             counted = dict(zip(request.subjects, subjects, strict=True))
             for limit in verdict.limits:
                 on = limit.name.partition(":")[0]
                 if on not in counted:
-                    counted[on] = combined_subject(on, request, self._canonicaliser) or ""
+                    counted[on] = combined_subject(on, stored, self._canonicaliser) or ""
             counters = counters_of(request, verdict, counted)
-            self._leases.grant(
-                key, request, verdict, counters, started_ms=started_ms, length_ms=scenario.allow_cache_ms
-            )
+            self._leases.grant(key, request, verdict, counters, asked_at=asked_at, length_ms=scenario.allow_cache_ms)
             self._wake()
         return verdict
 
@@ -307,29 +315,16 @@ class CachedDecider:
 
     # The decider inside, and what is published.
 
-    async def _ask(self, request: Request) -> tuple[Verdict, int]:
+    async def _ask(self, request: Request, stored: Request) -> tuple[Verdict, Moment]:
         self.counts.asked += 1
-        started_ms = self._clock()
+        asked_at = Moment(self._clock(), self._recalls.count)
         verdict = await self.inner.decide(request)
         if verdict.listed and verdict.reason in _REMEMBERED:
-            self._remember(request, verdict, started_ms)
-        return self._published(request, verdict), started_ms
+            self._remember(stored, verdict, asked_at)
+        return self._published(request, verdict), asked_at
 
     def _allow(self, request: Request) -> Verdict:
-        decision = Decision(
-            v=1,
-            id=request.id,
-            ts=request.ts_ms,
-            source=self.source,
-            scenario=request.scenario,
-            action="allow",
-            subjects=request.subjects,
-            established=request.established,
-            route=request.route,
-            status=request.status,
-            cost=request.cost,
-            attrs=request.attrs,
-        )
+        decision = bare(request, self.source, "allow")
         return self._published(request, Verdict(action="allow", decisions=(decision,)))
 
     def _published(self, request: Request, verdict: Verdict) -> Verdict:

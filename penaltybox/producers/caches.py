@@ -7,7 +7,7 @@ offence that must name all its limits. docs/decisions/0016 has the argument.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.producers.aggregation import user_of
 from penaltybox.producers.listening import fresh
@@ -131,33 +131,45 @@ class BlockedCache:
         self._held.clear()
 
 
+class Moment(NamedTuple):
+    """When Redis was asked: monotonic milliseconds, and how many recalls there had been."""
+
+    ms: int
+    recalls: int
+
+
 class Recalls:
     """Which subjects changed lately, so that an answer which was under way meanwhile is not remembered.
 
     Args:
-        most: subjects that are kept; older ones count as "all changed" until then.
+        most: subjects that are kept; what is older counts as a change of all.
     """
 
     def __init__(self, most: int = 10_000) -> None:
         self._most = most
         self._at: OrderedDict[str, int] = OrderedDict()
-        self._all_ms: int | None = None
+        self._all_at = 0
+        self.count = 0
+        """Changes so far."""
 
-    def note(self, subject: str, now_ms: int) -> None:
+    def note(self, subject: str) -> None:
         """This subject changed."""
-        self._at[subject] = now_ms
+        self.count += 1
+        self._at[subject] = self.count
         self._at.move_to_end(subject)
         if len(self._at) > self._most:
-            self._all_ms = self._at.popitem(last=False)[1]
+            self._all_at = self._at.popitem(last=False)[1]
 
-    def note_all(self, now_ms: int) -> None:
+    def note_all(self) -> None:
         """Anything may have changed."""
+        self.count += 1
         self._at.clear()
-        self._all_ms = now_ms
+        self._all_at = self.count
 
-    def since(self, subjects: Iterable[str], started_ms: int) -> bool:
-        """Whether one of them changed at or after `started_ms`."""
-        if self._all_ms is not None and self._all_ms >= started_ms:
-            return True
+    def since(self, subjects: Iterable[str], moment: Moment) -> bool:
+        """Whether one of them changed after that moment."""
+        before = moment.recalls
+        if before == self.count:
+            return False
         at = self._at
-        return bool(at) and any(at.get(subject, started_ms - 1) >= started_ms for subject in subjects)
+        return self._all_at > before or any(at.get(subject, 0) > before for subject in subjects)

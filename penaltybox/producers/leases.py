@@ -22,6 +22,7 @@ from penaltybox.contracts.ids import stable_id
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penaltybox.producers.caches import Moment
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.verdict import Verdict
 
@@ -35,7 +36,7 @@ RETRY_MS: Final = 1000
 class Lease:
     """What a process may let through, and what it has let through."""
 
-    __slots__ = ("counters", "give_up_ms", "granted", "granted_ms", "last", "next_ms", "spent", "until_ms", "verdict")
+    __slots__ = ("asked_at", "counters", "give_up_ms", "granted", "last", "next_ms", "spent", "until_ms", "verdict")
 
     def __init__(
         self,
@@ -44,14 +45,14 @@ class Lease:
         counters: tuple[str, ...],
         granted: int,
         *,
-        granted_ms: int,
+        asked_at: Moment,
         until_ms: int,
     ) -> None:
         self.last = request
         self.verdict = verdict
         self.counters = counters
         self.granted = granted
-        self.granted_ms = granted_ms
+        self.asked_at = asked_at
         self.until_ms = until_ms
         self.spent = 0
         self.next_ms = 0
@@ -144,7 +145,7 @@ class Leases:
 
     def grant(
         self, key: tuple[object, ...], request: Request, verdict: Verdict, counters: Sequence[str], *,
-        started_ms: int, length_ms: int,
+        asked_at: Moment, length_ms: int,
     ) -> None:  # fmt: skip
         """A lease after an allowed request, if every limit in force has plenty left.
 
@@ -153,7 +154,7 @@ class Leases:
             request: that was allowed.
             verdict: its verdict, just read.
             counters: the name of the counter of each limit in the verdict.
-            started_ms: when Redis was asked (monotonic).
+            asked_at: when Redis was asked.
             length_ms: how long a lease lasts.
         """
         if key in self._active or len(self) >= self._most:
@@ -164,7 +165,7 @@ class Leases:
         for counter in counters:
             self._outstanding[counter] = self._outstanding.get(counter, 0) + granted
         self._active[key] = Lease(
-            request, verdict, tuple(counters), granted, granted_ms=started_ms, until_ms=started_ms + length_ms
+            request, verdict, tuple(counters), granted, asked_at=asked_at, until_ms=asked_at.ms + length_ms
         )
 
     def _room(self, verdict: Verdict, counters: Sequence[str]) -> int:

@@ -116,12 +116,11 @@ class Lists:
 
     Args:
         entries: the policy's allowlist.
-        canonicaliser: how subjects count; ranges say nothing about an `ip` that is hashed.
+        canonicaliser: how subjects count.
     """
 
     def __init__(self, entries: Iterable[AllowEntry] = (), canonicaliser: Canonicaliser | None = None) -> None:
         self._canonicaliser = canonicaliser or Canonicaliser()
-        self._ranged = "ip" not in self._canonicaliser.hashed
         self._subjects: dict[str, int] = {}
         self._combined: set[str] = set()
         self._allowed: Ranges[Listing] = Ranges()
@@ -134,7 +133,7 @@ class Lists:
     def allow(self, name: str, until_ms: int | None = None) -> bool:
         """Lists a subject or a range; False when `name` is neither."""
         end = NEVER if until_ms is None else until_ms
-        where = Range.of(name.removeprefix("ip:")) if self._ranged else None
+        where = Range.of(name.removeprefix("ip:"))
         if where is not None:
             unit = self._canonicaliser.ipv6_prefix
             if where.bits == _V6 and where.length > unit:
@@ -161,12 +160,13 @@ class Lists:
         self.size += 1
         return True
 
-    def find(self, request: Request, names: Iterable[Name]) -> Listing | None:
+    def find(self, request: Request, names: Iterable[Name], address: str | None = None) -> Listing | None:
         """What the lists say about a request at its own time: allow before deny before challenge, then the later end.
 
         Args:
-            request: its subjects as they came; an address is looked up itself, not by its prefix.
+            request: its subjects as they are stored (hashed ones as HMAC).
             names: their canonical names.
+            address: of the request, as it came; it is looked up itself, not by its prefix.
         """
         if not self.size:
             return None
@@ -180,7 +180,6 @@ class Lists:
                 text = combined_subject(dimensions, request, self._canonicaliser)
                 if text is not None and subjects.get(text, 0) > now:
                     return Listing("allow", text, subjects[text])
-        address = request.subjects.get("ip") if self._ranged else None
         where = Range.of(address) if address is not None else None
         if where is None:
             return None

@@ -1,31 +1,23 @@
-"""Keeps the caches of a decider current: hears what changed, and reads the lists again. The one way to have both."""
+"""Keeps the caches of a decider current: hears what changed, and reads the lists again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.keyspace import Keyspace
-from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.links.subscriptions import monotonic_ms
-from penaltybox.producers.cached import CachedDecider
 from penaltybox.producers.listening import Listener, fresh
 from penaltybox.producers.lists import ListSource
-from penaltybox.producers.passes import PassKeys
-from penaltybox.producers.sampling import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-    from penaltybox.contracts.policy import Policy
-    from penaltybox.contracts.settings import Settings
+    from penaltybox.contracts.subjects import Canonicaliser
     from penaltybox.links.exchange import Link
-    from penaltybox.producers.memory import Offering
-    from penaltybox.producers.verdict import Decider
+    from penaltybox.producers.cached import CachedDecider
 
 _log = logging.getLogger(__name__)
 SOON_MS: Final = 1000
@@ -108,7 +100,8 @@ class Upkeep:
     async def _keep(self) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), SOON_MS / 1000)
+                async with asyncio.timeout(SOON_MS / 1000):  # wait_for of Python 3.11 can lose a cancellation
+                    await self._wanted.wait()
             except TimeoutError:
                 if not self._is_due():
                     continue
@@ -138,49 +131,3 @@ class Upkeep:
         self._decider.lists = lists
         self._read_ms = started
         self._took_ms = self._clock() - started
-
-
-@asynccontextmanager
-async def cached(
-    inner: Decider,
-    policy: Policy,
-    settings: Settings,
-    *,
-    source: str,
-    publisher: Offering | None = None,
-    canonicaliser: Canonicaliser | None = None,
-    on_policy: Callable[[], None] | None = None,
-) -> AsyncIterator[CachedDecider]:
-    """`inner` behind lists, caches and sampling, all kept current; what programs use.
-
-    Args:
-        inner: made without a publisher; still open when this ends, because what is owed is then counted.
-        policy: in force.
-        settings: where Redis is; how subjects count; `hash_key` also makes sampling unpredictable for clients.
-        source: ``limiter/instance``.
-        publisher: takes every decision.
-        canonicaliser: the one of `inner`.
-        on_policy: called when another policy is said to be in force.
-
-    Raises:
-        ConfigurationError: the Redis URL cannot be read.
-    """
-    canonicaliser = canonicaliser or Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
-    link = open_link(endpoint_of(settings))
-    decider = CachedDecider(
-        inner,
-        policy,
-        source=source,
-        publisher=publisher,
-        canonicaliser=canonicaliser,
-        passes=PassKeys(link, policy, canonicaliser, settings.redis_prefix),
-        sampling=Sampling(settings.hash_key.encode()[:64]),
-    )
-    upkeep = Upkeep(decider, link, prefix=settings.redis_prefix, canonicaliser=canonicaliser, on_policy=on_policy)
-    try:
-        await upkeep.start()
-        yield decider
-    finally:
-        await upkeep.close()
-        await decider.close()
-        await link.close()

@@ -107,13 +107,14 @@ class Blocking:
 class RedisBlocks(Blocking):
     """The same over the block keys of a Redis."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, prefix: str) -> None:
         super().__init__()
         self._link = link
+        self._prefix = prefix
 
     async def _block(self, request: Request) -> tuple[str, Any, int | None] | None:
         subjects = [name.text for name in self._names.names(request.subjects)]
-        keys = Keyspace().subject_keys(subjects, "block")
+        keys = Keyspace(self._prefix).subject_keys(subjects, "block")
         values = await self._link.exchange([("GET", key) for key in keys], [slot_of(one) for one in subjects])
         for subject, value in zip(subjects, values, strict=True):
             if value is not None:

@@ -291,7 +291,7 @@ async def test_lists_come_first() -> None:
     assert rig.inner.calls == 1
     await rig.cached.close()
     told = [(one.action, one.count, one.status, one.cached) for one in rig.published]
-    assert told == [("allow", 1, None, False)] * 7 + [("deny", 3, 429, False)]
+    assert told == [("allow", 1, None, False)] * 7 + [("deny", 3, 403, False)]
 
 
 class Passed:
