@@ -23,6 +23,8 @@ How = Literal["peer", "header", "unreadable", "no_peer"]
 MAX_HOPS: Final = 64
 MAX_ELEMENT: Final = 512
 """Characters of one element of Forwarded; nobody's is longer, and a longer one is not read."""
+_MAX_NODE: Final = 100
+_MAX_SEEN: Final = 10_000
 
 _BRACKETED: Final = re.compile(r"\[([^\[\]]{2,60})\](?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?", re.ASCII)
 _DOTTED: Final = re.compile(r"([0-9.]{7,15})(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?", re.ASCII)
@@ -75,6 +77,7 @@ class ClientAddresses:
         self._ranges = [_range(text) for text in trusted if text != "unix"]
         self._trust_unix = "unix" in trusted
         self._unreadable = unreadable
+        self._seen: dict[str, tuple[str | None, bool]] = {}
         if header and not trusted:
             raise ConfigurationError(
                 f"client address: got the header {header} and no trusted proxy, wanted their CIDRs"
@@ -88,21 +91,31 @@ class ClientAddresses:
             lines: the values of `header` as they came, one per header line. They are not looked at unless the peer
                 is trusted. From the right, at most `MAX_HOPS` entries are read.
         """
-        address = read_address(peer or "")
-        through_proxy = self._trusts(address) if address is not None else self._trust_unix and _is_unix(peer)
-        known = Client(
-            None if address is None else str(address), "no_peer" if address is None else "peer", through_proxy
-        )
+        address, trusted = self._known(peer) if peer else (None, False)
+        through_proxy = trusted if address is not None else self._trust_unix and _is_unix(peer)
+        known = Client(address, "no_peer" if address is None else "peer", through_proxy)
         if not through_proxy or not self.header:
             return known
         entries = _forwarded_nodes(lines) if self.header == "forwarded" else _entries(lines)
         for entry in entries:
-            hop = None if entry is None else read_node(entry)
+            hop, trusted = (None, False) if entry is None else self._known(entry)
             if hop is None:
                 return Client(known.address if self._unreadable == "peer" else None, "unreadable", through_proxy=True)
-            if not self._trusts(hop):
-                return Client(str(hop), "header", through_proxy=True)
+            if not trusted:
+                return Client(hop, "header", through_proxy=True)
         return known
+
+    def _known(self, text: str) -> tuple[str | None, bool]:
+        """(the address that a hop says, whether it is trusted); remembered, since they come again and again."""
+        found = self._seen.get(text)
+        if found is None:
+            address = read_node(text) if len(text) <= _MAX_NODE else None
+            found = (None, False) if address is None else (str(address), self._trusts(address))
+            if address is not None:
+                if len(self._seen) >= _MAX_SEEN:
+                    self._seen.clear()
+                self._seen[text] = found
+        return found
 
     def _trusts(self, address: Address) -> bool:
         return any(network.version == address.version and address in network for network in self._ranges)

@@ -7,6 +7,7 @@ Draft: draft-ietf-httpapi-ratelimit-headers-11 (23 May 2026). A limit is a List 
 from __future__ import annotations
 
 import base64
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -66,34 +67,39 @@ def told_limits(
         late: by how many seconds the wait for a used-up quota is lengthened, so that not all clients come at once.
         retry_after_s: what the client is told to wait, if anything.
     """
-    limits = [limit for limit in verdict.limits if not limit.dry_run]
-    if any(limit.answer == "shadow" for limit in limits):
-        return []
-    return [
-        _told(limit, verdict, late, retry_after_s)._replace(name=public_name(limit.name, hidden=hidden))
-        for limit in limits
-        if untold.isdisjoint(limit.name.partition(":")[0].split("+"))
-    ]
+    told = []
+    for limit in verdict.limits:
+        if limit.dry_run:
+            continue
+        if limit.answer == "shadow":
+            return []
+        name, dimensions, quota, window_s = _constant(limit.name, limit.limit, limit.window_ms, hidden)
+        if untold.isdisjoint(dimensions):
+            reset_s = _reset_s(limit, verdict, late, retry_after_s)
+            violated = limit.wait_ms != 0 and not verdict.allowed
+            remaining = limit.remaining if 0 <= limit.remaining <= _MAX_INTEGER else 0
+            told.append(Told(name, quota, window_s, remaining, reset_s, violated, violated and limit.wait_ms < 0))
+    return told
 
 
-def _told(limit: LimitState, verdict: Verdict, late: Late, retry_after_s: int | None) -> Told:
+@lru_cache(maxsize=2048)
+def _constant(name: str, limit: int, window_ms: int, hidden: bool) -> tuple[str, frozenset[str], int, int]:  # noqa: FBT001 - a cache's key
+    """What is the same with every request: public name, dimensions, quota, window in seconds."""
+    dimensions = frozenset(name.partition(":")[0].split("+"))
+    quota = min(_MAX_INTEGER, max(0, limit))
+    return public_name(name, hidden=hidden), dimensions, quota, max(1, whole_seconds(window_ms))
+
+
+def _reset_s(limit: LimitState, verdict: Verdict, late: Late, retry_after_s: int | None) -> int:
+    """Until the request would fit, if it did not; else until the whole quota is back."""
     violated = limit.wait_ms != 0 and not verdict.allowed
-    endless = violated and limit.wait_ms < 0
-    reset_s = whole_seconds(limit.wait_ms if violated and not endless else limit.reset_ms)
-    if violated or limit.remaining <= 0:
-        reset_s = max(1, reset_s)
-        reset_s = min(MAX_SECONDS, reset_s + late(reset_s))
-    if violated and not endless and retry_after_s is not None:
-        reset_s = min(reset_s, retry_after_s)  # the draft: Retry-After is not before the window's end
-    return Told(
-        name=limit.name,
-        limit=min(_MAX_INTEGER, max(0, limit.limit)),
-        window_s=max(1, whole_seconds(limit.window_ms)),
-        remaining=min(_MAX_INTEGER, max(0, limit.remaining)),
-        reset_s=reset_s,
-        violated=violated,
-        endless=endless,
-    )
+    if not violated and limit.remaining > 0:
+        return whole_seconds(limit.reset_ms)
+    reset_s = max(1, whole_seconds(limit.wait_ms if violated and limit.wait_ms > 0 else limit.reset_ms))
+    reset_s = min(MAX_SECONDS, reset_s + late(reset_s))
+    if violated and limit.wait_ms > 0 and retry_after_s is not None:
+        return min(reset_s, retry_after_s)  # the draft: Retry-After is not before the window's end
+    return reset_s
 
 
 def quota_fields(mode: HeaderMode, told: Sequence[Told], *, epoch_s: int | None, partition: bytes | None) -> Fields:
@@ -109,14 +115,9 @@ def quota_fields(mode: HeaderMode, told: Sequence[Told], *, epoch_s: int | None,
         return []
     if mode == "structured":
         key = "" if partition is None else f";pk=:{base64.b64encode(partition).decode()}:"
-        names = [_string(one.name) for one in told]
-        return [
-            (
-                "RateLimit-Policy",
-                ", ".join(f"{name};q={one.limit};w={one.window_s}{key}" for name, one in zip(names, told, strict=True)),
-            ),
-            ("RateLimit", ", ".join(f"{name}{_state(one)}{key}" for name, one in zip(names, told, strict=True))),
-        ]
+        policies = ", ".join([f"{_string(one.name)};q={one.limit};w={one.window_s}{key}" for one in told])
+        states = ", ".join([f"{_string(one.name)}{_state(one)}{key}" for one in told])
+        return [("RateLimit-Policy", policies), ("RateLimit", states)]
     one = tightest(told)
     stem, reset = "RateLimit", one.reset_s
     if mode == "x_triple":
@@ -137,6 +138,7 @@ def _state(one: Told) -> str:
     return f";r={one.remaining};t={one.reset_s}" if one.reset_s else f";r={one.remaining}"
 
 
+@lru_cache(maxsize=1024)
 def _string(text: str) -> str:
     """A String of RFC 9651: printable ASCII in quotes, which with the backslash are escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -33,6 +33,7 @@ MAX_COST: Final = 1 << 31
 MAX_SECRET: Final = 8192
 MAX_ATTRS: Final = 8
 MAX_SUBJECTS: Final = 16
+_MAX_COSTS: Final = 10_000
 _DIGEST: Final = "sha256-"
 _KINDS: Final = ("header", "cookie", "proxy-header")
 _FIELD: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
@@ -139,6 +140,27 @@ class Asked(NamedTuple):
     ignored: tuple[str, ...]
 
 
+class _Rules:
+    """What a policy says about reading requests; swapped as a whole, since requests are read by several threads."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.scenarios = ScenarioMap.of(policy)
+        self._policy = policy
+        self._costs: dict[tuple[str, str], int] = {}
+
+    def cost(self, scenario: str, route: str) -> int:
+        """The cost of the first pattern that matches; remembered, routes are few."""
+        costs = self._policy.scenario(scenario).costs
+        if not costs:
+            return 1
+        found = self._costs.get((scenario, route))
+        if found is None:
+            found = next((cost for pattern, cost in costs if matches(pattern, route)), 1)
+            if len(self._costs) < _MAX_COSTS:
+                self._costs[scenario, route] = found
+        return found
+
+
 class RequestReader:
     """Reads requests for one policy.
 
@@ -162,7 +184,7 @@ class RequestReader:
         routes: Routes | None = None,
     ) -> None:
         self.ignored: Counter[str] = Counter()
-        self.policy, self._scenarios = policy, ScenarioMap.of(policy)
+        self._rules = _Rules(policy)
         self._sources = sources or Sources()
         self._parsed = {
             dimension: tuple(Source.parse(text) for text in texts)
@@ -180,8 +202,8 @@ class RequestReader:
         return cls(policy, Sources.of(settings), addresses=addresses)
 
     def replace_policy(self, policy: Policy) -> None:
-        """From now on requests are read for this policy."""
-        self.policy, self._scenarios = policy, ScenarioMap.of(policy)
+        """From now on requests are read for this policy; one that is being read is finished for the old one."""
+        self._rules = _Rules(policy)
 
     def read(
         self,
@@ -217,9 +239,11 @@ class RequestReader:
         found = {} if client.address is None else {"ip": client.address}
         found |= self._from_request(fields, client, ignored)
         said = dict(subjects or {}) if user is None else {**(subjects or {}), "user": user}
-        found = self._from_application(said, found, ignored)
+        if said:
+            found = self._from_application(said, found, ignored)
         method, path = counted_method(facts.method), plain_path(facts.path)
-        name = self._scenarios.scenario(method, path) if scenario is None else scenario
+        rules = self._rules
+        name = rules.scenarios.scenario(method, path) if scenario is None else scenario
         route = template_route(method, facts.template) if facts.template else self._routes.template(method, path)
         request = Request(
             id=ulid(now_ms),
@@ -227,12 +251,13 @@ class RequestReader:
             scenario=name,
             subjects=found,
             route=route,
-            cost=self._cost(name, route) if cost is None else min(MAX_COST, max(0, cost)),
+            cost=rules.cost(name, route) if cost is None else min(MAX_COST, max(0, cost)),
             established=established,
-            attrs=_attrs(attrs or {}, ignored),
+            attrs=_attrs(attrs, ignored) if attrs else {},
             idempotency_key=idempotency_key or self._idempotency_key(fields, name, found, ignored),
         )
-        self.ignored.update(ignored)
+        if ignored:
+            self.ignored.update(ignored)
         return Asked(request, client, tuple(ignored))
 
     def _wanted_fields(self) -> frozenset[str]:
@@ -289,10 +314,6 @@ class RequestReader:
         if len(value) > MAX_VALUE_BYTES or len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
             return None, "too_long"
         return (value, None) if value.isprintable() else (None, "characters")
-
-    def _cost(self, scenario: str, route: str) -> int:
-        costs = self.policy.scenario(scenario).costs
-        return next((cost for pattern, cost in costs if matches(pattern, route)), 1)
 
     def _idempotency_key(
         self, fields: dict[str, list[str]], scenario: str, subjects: dict[str, str], ignored: list[str]
