@@ -145,12 +145,12 @@ class _Rules:
 
     def __init__(self, policy: Policy) -> None:
         self.scenarios = ScenarioMap.of(policy)
-        self._policy = policy
+        self.policy: Final = policy
         self._costs: dict[tuple[str, str], int] = {}
 
     def cost(self, scenario: str, route: str) -> int:
         """The cost of the first pattern that matches; remembered, routes are few."""
-        costs = self._policy.scenario(scenario).costs
+        costs = self.policy.scenario(scenario).costs
         if not costs:
             return 1
         found = self._costs.get((scenario, route))
@@ -200,6 +200,11 @@ class RequestReader:
         """A reader as the settings say; `header` names the client where they don't."""
         addresses = ClientAddresses(settings.trusted_proxies, settings.client_ip_header or header)
         return cls(policy, Sources.of(settings), addresses=addresses)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._rules.policy
 
     def replace_policy(self, policy: Policy) -> None:
         """From now on requests are read for this policy; one that is being read is finished for the old one."""

@@ -242,6 +242,7 @@ def test_a_new_policy_is_read_at_once() -> None:
     ways_in.replace_policy(parse_policy("limits: {x: {}}\nscenarios: {x: {routes: [/login], costs: {'*': 7}}}"))
     asked = ways_in.read(Facts("GET", "/login"), NOW)
     assert (asked.request.scenario, asked.request.cost) == ("x", 7)
+    assert list(ways_in.policy.limits) == ["x"]
 
 
 @pytest.mark.parametrize(
