@@ -7,6 +7,7 @@ write answers.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,8 @@ Said = dict[str, Any]
 """What the application's hooks said about a request, by the hook's name."""
 
 _CLASSES: Final = {f"{first}xx": first for first in range(1, 6)}
-_CHAIN: Final = "X-Forwarded-For"
+_CHAINS: Final = frozenset({"x-forwarded-for", "forwarded"})
+_log = logging.getLogger("penaltybox.web")
 
 
 class Protection:
@@ -86,8 +88,7 @@ class Protection:
     ) -> None:
         self.access = limiter if isinstance(limiter, Access) else Access(limiter, policy)
         settings = settings or Settings()
-        header = _CHAIN if settings.trusted_proxies else ""
-        self.reader = RequestReader.of(settings, policy, header=header)
+        self.reader = RequestReader.of(settings, policy)
         """Its `ignored` counts what requests said that could not be used."""
         self.challenge = challenge
         hooks = {
@@ -100,6 +101,7 @@ class Protection:
         self._refunds = refunds or bool(self._refund_statuses)
         self._answers = answers or AnswerOptions()
         self._complaints = Complaints()
+        self._warns = not settings.client_ip_header
 
     def excluded(self, path: str) -> bool:
         """Whether the limiter is not asked about this path."""
@@ -139,10 +141,23 @@ class Protection:
             said["subjects"] = {name: str(value) for name, value in said["subjects"].items() if value is not None}
         if mark.cost is not None:
             said.setdefault("cost", mark.cost)
-        request = reader.read(facts, now_ms(), scenario=mark.scenario, **said).request
+        asked = reader.read(facts, now_ms(), scenario=mark.scenario, **said)
+        request = asked.request
+        if self._warns and asked.client.through_proxy:
+            self._warn(facts)
         if self._refunds and not request.idempotency_key:
             request = msgspec.structs.replace(request, idempotency_key=request.id)
         return request
+
+    def _warn(self, facts: Facts) -> None:
+        """Once: everybody behind a proxy of ours is counted as one, because nobody said which header it writes."""
+        if any(name.lower() in _CHAINS for name, _ in facts.headers):
+            self._warns = False
+            _log.warning(
+                "requests through the trusted proxy %s all count for its address, because client_ip_header is not set; "
+                "set PENALTYBOX_CLIENT_IP_HEADER to the header that it writes, such as X-Forwarded-For",
+                facts.peer or "on the Unix socket",
+            )
 
     def answer(self, verdict: Verdict, request: Request, facts: Facts) -> Answer:
         """What the client gets; with status None the application answers, and gets the header fields added."""

@@ -28,7 +28,12 @@ scenarios:
   refuse: {routes: [/refuse], missing: {device: refuse}}
   ip:     {routes: [/ip]}
 """)
-SETTINGS = Settings(trusted_proxies=("10.0.0.0/8",), device_header="X-Device-Id", device_cookie="device")
+SETTINGS = Settings(
+    trusted_proxies=("10.0.0.0/8",),
+    client_ip_header="X-Forwarded-For",
+    device_header="X-Device-Id",
+    device_cookie="device",
+)
 DEVICES = {
     "none": [],
     "empty": [("X-Device-Id", b"")],
@@ -112,6 +117,23 @@ async def test_a_spoofed_chain_makes_nobody_else(peer: str, chain: str, wanted: 
     wsgi = PenaltyboxWSGI(app, Protection(POLICY, limiter, settings=SETTINGS))
     call(wsgi, "/none", user="", REMOTE_ADDR=peer, HTTP_X_FORWARDED_FOR=chain)
     assert [one.subjects["ip"] for one in limiter.asked] == [wanted] * 3
+
+
+async def test_a_proxy_without_its_header_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Behind a proxy whose header nobody named, all count as one, and the log says so once."""
+    limiter = Watched()
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("page")(scope, receive, send)
+
+    app = PenaltyboxMiddleware(page, Protection(POLICY, limiter))
+    async with client(app, "127.0.0.1") as http:
+        for address in ("198.51.100.1", "198.51.100.2"):
+            await http.get("/", headers={"X-Forwarded-For": address})
+    assert [one.subjects["ip"] for one in limiter.asked] == ["127.0.0.1"] * 2
+    assert [record.message[-78:] for record in caplog.records] == [
+        "set PENALTYBOX_CLIENT_IP_HEADER to the header that it writes, such as X-Forwarded-For"[-78:]
+    ]
 
 
 async def test_paths_do_not_hide_a_scenario() -> None:
