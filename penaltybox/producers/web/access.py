@@ -86,6 +86,8 @@ class Access:
             raise ConfigurationError(f"limiter: got {limiter!r}, wanted a limiter, or a function that opens one")
         self.failures = 0
         """Requests that the failure policy has answered here, because the limiter could not be asked at all."""
+        self.closes_at_exit = False
+        """Whether somebody has seen to it that the limiter of the process's own loop is closed at exit."""
         self._limiter = limiter
         self._policy = policy
         self._failures = None if policy is None else Failures(policy, _source(), Canonicaliser(), LOCAL_PERCENT)
@@ -194,8 +196,8 @@ class Access:
         return msgspec.structs.replace(request, subjects=subjects)
 
     def _publisher(self) -> Offering | None:
-        """The limiter's publisher, if it has one; a limiter around another one has the other's."""
-        found: Offering | None = getattr(self._decider, "publisher", None)
+        """Of the limiter, or of what opened it; None when nothing is published."""
+        found: Offering | None = getattr(self._decider, "publisher", None) or getattr(self._limiter, "publisher", None)
         return found
 
     def _scenario(self, request: Request) -> Scenario:
