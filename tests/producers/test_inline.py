@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "cluster"])
+@pytest.fixture(params=KINDS)
 async def rig(request: pytest.FixtureRequest, redis_by_kind: dict[str, Any]) -> AsyncIterator[Rig]:
     async with rig_on(redis_by_kind[request.param]) as rig:
         yield rig
