@@ -2,8 +2,8 @@
 
 The keys of a subject share a slot, those of different subjects do not, so no script sees them all. Each slot group
 checks its own part and takes at once if that fits; when another group refuses, what was taken is given back, by a
-record that each group keeps for a while. Trust, plan and passed challenges lie in one slot and matter in all: what they said
-last time is assumed, and if they say something else now, everything is given back and asked again.
+record that each group keeps for a while. Trust, plan and passed challenges lie in one slot and matter in all: what they
+said last time is assumed, and if they say something else now, everything is given back and asked again.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class ClusterCounters:
         if any(state.wait_ms and not state.dry_run for state in states):
             back = {at for group in taken for at in group.limits}
             states = [
-                state._replace(remaining=min(state.limit, state.remaining + request.cost))
+                state._replace(remaining=min(question.limits[at].capacity(state.limit), state.remaining + request.cost))
                 if at in back and not state.wait_ms
                 else state
                 for at, state in enumerate(states)
