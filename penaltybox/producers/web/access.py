@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
-from penaltybox.contracts.events import Outcome
+from penaltybox.contracts.events import Label, Outcome
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy import Scenario
 from penaltybox.contracts.subjects import Canonicaliser
@@ -24,7 +24,6 @@ from penaltybox.producers.verdict import Decider, Verdict
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penaltybox.contracts.events import Label
     from penaltybox.contracts.policy import Policy
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.memory import Offering
@@ -174,7 +173,13 @@ class Access:
             self._complaints.say("an errand is dropped", error)
 
     def tell(self, label: Label, request: Request, ref: str = "") -> bool:
-        """Publishes what became of a request's subjects; False when the limiter publishes nothing."""
+        """Publishes what became of a request's subjects; False when the limiter publishes nothing.
+
+        Raises:
+            ConfigurationError: no such label.
+        """
+        if label not in get_args(Label):
+            raise ConfigurationError(f"outcome: got {label!r}, wanted one of {', '.join(get_args(Label))}")
         publisher = self._publisher()
         if publisher is None or not request.subjects:
             return False
