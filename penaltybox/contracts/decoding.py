@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -21,6 +22,8 @@ _decode_outcome = msgspec.json.Decoder(Outcome).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _WHITESPACE: Final = b" \t\r\n"
+_ts = attrgetter("ts")
+_grounds = attrgetter("action", "reason", "violated")
 _JUDGED: Final = ("deny", "challenge")
 
 
@@ -38,7 +41,7 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
     decision: Decision = _decode(raw, _decode_decision)
     _check_time(decision.ts, broker_ms)
     canonicaliser.names(decision.subjects)
-    _check_reason(decision)
+    _check_reason(decision.action, decision.reason, decision.violated)
     if not _plain(raw):
         _check_texts(decision)
     return decision
@@ -55,22 +58,46 @@ def decode_decisions(
     decisions = _decode_run(raws)
     if decisions is None:
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
+    found = _found(decisions, canonicaliser)
+    if _fine(decisions, min(brokers_ms)) and all(found):
+        return list(zip(decisions, found, strict=True))  # type: ignore[arg-type] # nothing is missing
     judged: list[tuple[Decision, Names] | BadEvent] = []
-    add = judged.append
-    groups, join = canonicaliser.groups, "\0".join
-    for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
+    for decision, broker_ms, names in zip(decisions, brokers_ms, found, strict=True):
         try:
-            if decision.ts > broker_ms + AHEAD_MS:
-                _check_time(decision.ts, broker_ms)
-            if decision.action in _JUDGED or decision.violated:
-                _check_reason(decision)
-            subjects = decision.subjects
-            add((decision, groups[tuple(subjects)][join(subjects.values())]))
-        except KeyError:
-            add(_named(decision, canonicaliser))
+            _check_time(decision.ts, broker_ms)
+            _check_reason(decision.action, decision.reason, decision.violated)
+            judged.append((decision, names or canonicaliser.names(decision.subjects)))
         except BadEvent as error:
-            add(error)
+            judged.append(error)
     return judged
+
+
+def _fine(decisions: Sequence[Decision], broker_ms: int) -> bool:
+    """Whether nothing but their subjects can be wrong with decisions whose records have at least this timestamp."""
+    try:
+        _check_time(max(map(_ts, decisions)), broker_ms)
+        judging = [one for one in decisions if one.action != "allow" or one.violated]
+        for grounds in set(map(_grounds, judging)):
+            _check_reason(*grounds)
+    except BadEvent:
+        return False
+    return True
+
+
+def _found(decisions: Sequence[Decision], canonicaliser: Canonicaliser) -> list[Names | None]:
+    """The names of subjects that came together before; None for the others.
+
+    One step at a time for all of them, in loops of the interpreter's own: these look-ups cost memory latency, and a
+    tight loop waits for several at once.
+    """
+    subjects = [decision.subjects for decision in decisions]
+    dimensions = list(map(tuple, subjects))
+    values = list(map("\0".join, map(dict.values, subjects)))
+    list(map(hash, values))  # beforehand: the look-ups alone are a loop so tight that they overlap
+    groups = canonicaliser.groups
+    if dimensions.count(dimensions[0]) == len(dimensions):
+        return list(map(groups.get(dimensions[0], {}).get, values))
+    return [groups.get(those, {}).get(value) for those, value in zip(dimensions, values, strict=True)]
 
 
 def decode_own_run(raws: Sequence[bytes | None], brokers_ms: Sequence[int]) -> list[Decision] | None:
@@ -82,15 +109,7 @@ def decode_own_run(raws: Sequence[bytes | None], brokers_ms: Sequence[int]) -> l
     decisions = _decode_run(raws)
     if decisions is None:
         return None
-    try:
-        for decision, broker_ms in zip(decisions, brokers_ms, strict=True):
-            if decision.ts > broker_ms + AHEAD_MS:
-                return None
-            if decision.violated or decision.action in _JUDGED:
-                _check_reason(decision)
-    except BadEvent:
-        return None
-    return decisions
+    return decisions if _fine(decisions, min(brokers_ms)) else None
 
 
 def _judge(raw: bytes | None, broker_ms: int, canonicaliser: Canonicaliser) -> tuple[Decision, Names] | BadEvent:
@@ -182,13 +201,13 @@ def _check_time(ts: int, broker_ms: int) -> None:
         )
 
 
-def _check_reason(decision: Decision) -> None:
-    if decision.action in _JUDGED:
-        if decision.reason is None:
-            raise BadEvent("no_reason", f"a decision to {decision.action} needs a reason")
-        if decision.reason == "over_limit" and not decision.violated:
+def _check_reason(action: str, reason: str | None, violated: Sequence[str]) -> None:
+    if action in _JUDGED:
+        if reason is None:
+            raise BadEvent("no_reason", f"a decision to {action} needs a reason")
+        if reason == "over_limit" and not violated:
             raise BadEvent("no_violated", "an over_limit decision must name the limits it violated")
-    for limit in decision.violated:
+    for limit in violated:
         if ":" not in limit:
             raise BadEvent("bad_violated", f"violated: got {limit[:64]!r}, wanted <dimension>:<limit name>")
 

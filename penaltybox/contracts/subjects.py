@@ -68,13 +68,26 @@ class Name:
 
 
 class Names(list[Name]):
-    """The names of subjects that came together, in their order; `hint` is whatever a worker last found out of them."""
+    """The names of subjects that came together, in their order, and what a worker has found out about all of them.
 
-    __slots__ = ("hint",)
+    That is kept here, flat, because the names are at hand for every decision: see processors/residents.py.
+    """
+
+    __slots__ = ("epoch", "held", "here", "quick", "seen_s", "since", "until")
 
     def __init__(self, names: Iterable[Name]) -> None:
         super().__init__(names)
-        self.hint: Any = None
+        self.epoch = -1
+        """Epoch of the residents in which the rest holds."""
+        self.here = 0
+        """Bit n is set: the n-th subject is resident."""
+        self.quick: Any = None
+        """The plans of which it is proved that a decision from `since` until before `until` (ms) changes nothing."""
+        self.since = self.until = 0
+        self.held: Any = None
+        """A resident whose block is part of the proof: it must be looked at."""
+        self.seen_s = 0.0
+        """When the breaker counted the one of the others that it counted first."""
 
 
 class Canonicaliser:

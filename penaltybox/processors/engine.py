@@ -18,7 +18,7 @@ from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome
 from penaltybox.processors.state import NOTHING as NOTHING_YET
 from penaltybox.processors.state import Counter, SubjectState, Track, copy_state
 from penaltybox.processors.steps import Case, Trigger, react, soften_block
-from penaltybox.processors.visibility import Detection, Plan, Sight, Visibility, combination_values
+from penaltybox.processors.visibility import Detection, Kind, Plan, Sight, Visibility, combination_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,15 +85,19 @@ class Engine:
         if names is None:
             names = self.canonicaliser.names(decision.subjects)
         found = []
-        for plan in self.plans(decision):
+        for plan in self.kind(decision).plans:
             subject = names[plan.place].text if plan.place >= 0 else self.combination(plan, decision)
             if subject is not None:
                 found.append((subject, plan))
         return found
 
-    def plans(self, decision: Decision) -> tuple[Plan, ...]:
+    def kind(self, decision: Decision) -> Kind:
         """What could change on which subjects: `touches` for the hot loop, which looks the subjects up by itself."""
-        return self._visibility.plans(decision)
+        return self._visibility.kind(decision)
+
+    def kinds(self, decisions: Sequence[Decision]) -> list[Kind]:
+        """`kind` of each: cheaper than one by one."""
+        return self._visibility.kinds(decisions)
 
     def combination(self, plan: Plan, decision: Decision) -> str | None:
         """The subject of a plan over a combination; None when it has none, because a route is too long for a key."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
@@ -10,7 +12,7 @@ from penaltybox.processors.announcements import dead_letter
 from penaltybox.processors.engine import HELD, MARKS, NOTHING, PENALTY, Handling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.subjects import Names
     from penaltybox.contracts.topics import Topics
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
     from penaltybox.processors.cycle import Run
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.residents import Resident, Residents
-    from penaltybox.processors.visibility import Plan
+    from penaltybox.processors.visibility import Kind, Plan
 
 FRESH_S = 1.0
 """How long a verified version lets a result of 'nothing changed because of a block' stand."""
 SEEN_S = 60.0
+_plans = attrgetter("plans")
 
-Decoded = tuple[Any, Handling, "Names", "tuple[Plan, ...] | None"]
+Decoded = tuple[Any, Handling, "Names", "Kind | None"]
 """(decision or outcome, how it is handled, names of its subjects, the engine's plans; None for an outcome)"""
 Judged = tuple[Any, "Names"] | BadEvent
 """(decision or outcome, names of its subjects)"""
@@ -53,23 +56,33 @@ def decode_run(
     """
     outcomes = run.topic == topics.outcomes
     judged = _outcomes(engine, records) if outcomes else _decisions(engine, records)
-    late_before = now_ms - engine.policy.late_after_ms
-    plans_of = engine.plans
-    handling = Handling(-1)
-    decoded: list[Decoded] = []
     letters: list[Message] = []
-    for record, one in zip(records, judged, strict=True):
-        if type(one) is BadEvent:
-            letters.append(dead_letter(topics, record, (run.topic, run.partition), one, now_ms))
-            continue
-        event, names = one  # type: ignore[misc] # not a BadEvent
-        plans = None if outcomes else plans_of(event)
-        if plans or outcomes:
-            broker_ms, late = record.timestamp, event.ts < late_before
-            if broker_ms != handling.broker_ms or late is not handling.late:
-                handling = Handling(broker_ms, late)  # the same for most of a batch of the broker's
-            decoded.append((event, handling, names, plans))
-    return decoded, letters
+    if any(type(one) is BadEvent for one in judged):
+        where = run.topic, run.partition
+        bad = [(record, one) for record, one in zip(records, judged, strict=True) if type(one) is BadEvent]
+        letters = [dead_letter(topics, record, where, one, now_ms) for record, one in bad]
+        good = [(record, one) for record, one in zip(records, judged, strict=True) if type(one) is not BadEvent]
+        records, judged = [record for record, _ in good], [one for _, one in good]
+    if not judged:
+        return [], letters
+    events, names = zip(*judged, strict=True)
+    handlings = _handlings(records, events, now_ms - engine.policy.late_after_ms)
+    kinds: Sequence[Kind | None] = [None] * len(events) if outcomes else engine.kinds(events)
+    decoded = zip(events, handlings, names, kinds, strict=False)
+    if outcomes or all(map(_plans, kinds)):
+        return list(decoded), letters
+    return [one for one in decoded if one[3] is None or one[3].plans], letters
+
+
+def _handlings(records: Sequence[Any], events: Sequence[Any], late_before: int) -> Iterable[Handling]:
+    """How each event is handled: often all alike, for the broker stamps a batch at once."""
+    stamps, times = [record.timestamp for record in records], [event.ts for event in events]
+    late = max(times) < late_before
+    if min(stamps) == max(stamps) and (late or min(times) >= late_before):
+        return repeat(Handling(stamps[0], late))
+    keys = [(stamp, ts < late_before) for stamp, ts in zip(stamps, times, strict=True)]
+    made = {key: Handling(*key) for key in set(keys)}
+    return map(made.__getitem__, keys)
 
 
 def _decisions(engine: Engine, records: Sequence[Any]) -> Sequence[Judged]:
@@ -77,76 +90,140 @@ def _decisions(engine: Engine, records: Sequence[Any]) -> Sequence[Judged]:
     return decode_decisions(values, stamps, engine.canonicaliser)
 
 
-def _outcomes(engine: Engine, records: Sequence[Any]) -> Iterator[Judged]:
+def _outcomes(engine: Engine, records: Sequence[Any]) -> list[Judged]:
+    judged: list[Judged] = []
     for record in records:
         try:
             event = decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser)
-            yield event, engine.canonicaliser.names(event.subjects)
+            judged.append((event, engine.canonicaliser.names(event.subjects)))
         except BadEvent as error:
-            yield error
+            judged.append(error)
+    return judged
 
 
 def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
     engine: Engine, residents: Residents, decoded: Sequence[Decoded], now_s: float
 ) -> Stepped:
-    """Step events into the states of their subjects, which are all in `residents`.
-
-    An event is kept with its subject until the subject's next write has succeeded: after a lost race it is stepped
-    again. What changed nothing is kept only if something else of the subject is open, or if it was held (by a block, a
-    fence, grace) and the version is too old to trust.
-    """
-    apply, apply_outcome = engine.apply, engine.apply_outcome
+    """Step events into the states of their subjects, which are all in `residents`."""
+    apply, combination = engine.apply, engine.combination
     young, epoch = residents.young, residents.epoch
-    plain = not engine.allowlist.entries
-    stale_s, unseen_s = now_s - FRESH_S, now_s - SEEN_S
-    queued: list[Resident] = []
-    urgent: list[Resident] = []
-    denials = subjects = 0
-    for event, handling, names, plans in decoded:
-        of: Iterable[Any] = names if plans is None else plans
-        for plan in of:
-            if plans is None:
-                resident = young[plan.text]
-                effect = apply_outcome(resident.state, event, handling)
-            else:
-                if plan.place >= 0:
-                    resident = names[plan.place].hint
-                    if resident is None or resident.epoch != epoch:
-                        resident = young[names[plan.place].text]
-                else:
-                    subject = engine.combination(plan, event)
-                    if subject is None:
-                        continue
-                    resident = young[subject]
-                if plan.plain and plain and event.ts < resident.quiet_until:
-                    effect = HELD  # as apply would say
-                else:
-                    effect = apply(resident.state, plan, event, handling, names)
-                    if effect & (PENALTY | MARKS):
-                        resident.quiet_until = resident.state.quiet_until
-            if resident.seen_s < unseen_s:
-                resident.seen_s = now_s
-                subjects += 1
-            if effect == NOTHING or (effect == HELD and resident.verified_s >= stale_s):
-                if not (resident.kept or resident.sent):
+    slice_ = _Slice(residents, now_s)
+    note, stale_s, unseen_s = slice_.note, slice_.stale_s, slice_.unseen_s
+    listing = bool(engine.allowlist.entries)
+    for event, handling, names, kind in decoded:
+        if kind is None:
+            slice_.outcome(engine, event, handling, names)
+            continue
+        t = event.ts
+        if t > handling.broker_ms:  # noqa: PLR1730 - a call to min would be felt here
+            t = handling.broker_ms
+        # The proof spares nearly all the work there is: the states behind it are not even touched.
+        proved = (
+            names.quick is kind.quick
+            and names.since <= t < names.until
+            and names.seen_s >= unseen_s
+            and names.epoch == epoch
+        )
+        held = names.held
+        plans = kind.plans
+        if proved and held is not None:
+            proved = held.epoch == epoch
+        if proved and (
+            held is None
+            or (
+                t < held.quiet_until
+                and held.verified_s >= stale_s
+                and held.seen_s >= unseen_s
+                and not held.kept
+                and not held.sent
+            )
+        ):
+            plans = kind.rest
+        silent = plans is not kind.rest
+        for plan in plans:
+            if plan.place >= 0:
+                name = names[plan.place]
+                resident = name.hint
+                if resident is None or resident.epoch != epoch:
+                    resident = name.hint = young[name.text]
+                if proved and plan.quick and resident is not held:
                     continue
-            elif effect != HELD:
-                resident.dirty = True
-                if effect & (PENALTY | MARKS):
-                    resident.remark = True
-                    if not resident.urgent:
-                        resident.urgent = True
-                        urgent.append(resident)
-                    denials += bool(effect & PENALTY) and _denies(resident.state)
-            kept = (None if plans is None else plan, event, handling, names)
-            if resident.kept:
-                resident.kept.append(kept)
             else:
-                resident.kept = [kept]
-            if not resident.queued:
-                resident.queued = True
-                queued.append(resident)
-    return Stepped(queued, urgent, denials, subjects)
+                subject = combination(plan, event)
+                if subject is None:
+                    continue
+                resident = young[subject]
+            if plan.plain and t < resident.quiet_until and not listing:
+                effect = HELD  # as apply would say
+            else:
+                effect = apply(resident.state, plan, event, handling, names)
+                if effect & (PENALTY | MARKS):
+                    resident.hush()
+            if note(resident, effect, plan, event, handling, names) and plan.quick:
+                silent = False
+        if silent and kind.quick:
+            residents.prove(names, kind.quick, t)
+    return slice_.stepped()
+
+
+class _Slice:
+    """What comes of a slice while it is stepped."""
+
+    def __init__(self, residents: Residents, now_s: float) -> None:
+        self._residents = residents
+        self._now_s = now_s
+        self.stale_s, self.unseen_s = now_s - FRESH_S, now_s - SEEN_S
+        self._queued: list[Resident] = []
+        self._urgent: list[Resident] = []
+        self._denials = self._subjects = 0
+
+    def outcome(self, engine: Engine, event: Any, handling: Handling, names: Names) -> None:
+        """Step an outcome into the states of its subjects."""
+        for name in names:
+            resident = self._residents.young[name.text]
+            effect = engine.apply_outcome(resident.state, event, handling)
+            if effect & (PENALTY | MARKS):
+                resident.hush()
+            self.note(resident, effect, None, event, handling, names)
+
+    def note(
+        self, resident: Resident, effect: int, plan: Plan | None, event: Any, handling: Handling, names: Names
+    ) -> bool:
+        """Take notice of what an event did to a resident; whether it is kept.
+
+        An event is kept with its subject until the subject's next write has succeeded: after a lost race it is stepped
+        again. What changed nothing is kept only if something else of the subject is open, or if it was held (by a
+        block, a fence, grace) and the version is too old to trust.
+        """
+        if resident.seen_s < self.unseen_s:
+            resident.seen_s = self._now_s
+            self._subjects += 1
+        if effect == NOTHING or (effect == HELD and resident.verified_s >= self.stale_s):
+            if not (resident.kept or resident.sent):
+                return False
+        elif effect != HELD:
+            resident.dirty = True
+            if effect & (PENALTY | MARKS):
+                resident.remark = True
+                if not resident.urgent:
+                    resident.urgent = True
+                    self._urgent.append(resident)
+                self._denials += bool(effect & PENALTY) and _denies(resident.state)
+        if resident.proved:
+            self._residents.doubt(resident)
+        kept = (plan, event, handling, names)
+        if resident.kept:
+            resident.kept.append(kept)
+        else:
+            resident.kept = [kept]
+        if not resident.queued:
+            resident.queued = True
+            self._queued.append(resident)
+        return True
+
+    def stepped(self) -> Stepped:
+        """The whole."""
+        return Stepped(self._queued, self._urgent, self._denials, self._subjects)
 
 
 def _denies(state: Any) -> bool:

@@ -7,6 +7,7 @@ violated dimension only: a blocklist denial, an outage of the limiter or another
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.policy_rules import matches
@@ -14,12 +15,13 @@ from penaltybox.contracts.subjects import leading_part, most_specific
 from penaltybox.processors.detections import granule_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Filter, Policy, Rule, Then
 
 _DEFAULT_REASONS: Final = ("over_limit", "challenged")
+_subjects, _attrs = attrgetter("subjects"), attrgetter("attrs")
 _FIELDS: Final = ("scenario", "route")
 """Fields of a decision that combinations may use as parts."""
 
@@ -64,11 +66,26 @@ class Plan:
     granule_ms: int
 
 
+class Kind(NamedTuple):
+    """All plans of one kind of decision."""
+
+    plans: tuple[Plan, ...]
+    quick: tuple[Plan, ...]
+    """Those that are quick; the same object for all kinds that have the same."""
+    rest: tuple[Plan, ...]
+    places: int
+    """Bit n is set: the n-th subject is touched. -1: a combination is touched, too."""
+
+
 class Sight(NamedTuple):
     """A rule, and where among a decision's subjects the value stands that it tells apart (-1: none, or an attr)."""
 
     detection: Detection
     place: int
+
+
+_Form = tuple[object, ...]
+"""The dimensions of a decision's subjects; with the names of its attrs, if decisions that come with it have any."""
 
 
 class Visibility:
@@ -84,31 +101,61 @@ class Visibility:
         self._on_scenario = any(rule.when.scenario for rule in policy.rules) or self._uses("scenario")
         self._on_route = any(rule.when.route for rule in policy.rules) or self._uses("route")
         self._on_source = any(rule.when.source for rule in policy.rules)
-        self._plans: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+        traits = ["action", "reason", "violated", "established", "enforced"]
+        traits += [
+            field
+            for field, used in (("scenario", self._on_scenario), ("route", self._on_route), ("source", self._on_source))
+            if used
+        ]
+        self._traits = attrgetter(*traits)
+        self._kinds: dict[_Form, dict[tuple[object, ...], Kind]] = {}
+        self._room = self._BOUND
+        self._quick: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     def _uses(self, field: str) -> bool:
         return any("+" in rule.on and field in rule.on.split("+") for rule in self._policy.rules)
 
-    def plans(self, decision: Decision) -> tuple[Plan, ...]:
+    def kind(self, decision: Decision) -> Kind:
         """A plan for every subject that the decision could change."""
-        kind = (
-            decision.action,
-            decision.reason,
-            decision.violated,
-            decision.established,
-            decision.enforced,
-            tuple(decision.subjects),
-            tuple(decision.attrs) if decision.attrs else None,
-            decision.scenario if self._on_scenario else None,
-            decision.route if self._on_route else None,
-            decision.source if self._on_source else None,
+        return self.kinds((decision,))[0]
+
+    def kinds(self, decisions: Sequence[Decision]) -> list[Kind]:
+        """The kind of each."""
+        traits = list(map(self._traits, decisions))
+        forms: list[_Form] = list(map(tuple, map(_subjects, decisions)))
+        attrs = list(map(_attrs, decisions))
+        if any(attrs):
+            forms = list(zip(forms, map(tuple, attrs), strict=True))
+        if forms.count(forms[0]) == len(forms):  # as it mostly is
+            found = list(map(self._kinds.get(forms[0], {}).get, traits))
+        else:
+            found = [self._kinds.get(form, {}).get(those) for form, those in zip(forms, traits, strict=True)]
+        if all(found):
+            return found  # type: ignore[return-value] # nothing is missing
+        rows = zip(found, forms, traits, decisions, strict=True)
+        return [kind or self._learn(form, those, decision) for kind, form, those, decision in rows]
+
+    def _learn(self, form: _Form, traits: tuple[object, ...], decision: Decision) -> Kind:
+        if self._room <= 0:
+            self._kinds.clear()
+            self._quick.clear()
+            self._room = self._BOUND
+        known = self._kinds.setdefault(form, {})
+        if traits not in known:
+            known[traits] = self._sorted(self._make(decision))
+            self._room -= 1
+        return known[traits]
+
+    def _sorted(self, plans: tuple[Plan, ...]) -> Kind:
+        quick = tuple(plan for plan in plans if plan.quick and plan.place >= 0)
+        rest = tuple(plan for plan in plans if plan not in quick)
+        quick = self._quick.setdefault(tuple((plan.place, plan.value, plan.key) for plan in quick), quick)
+        return Kind(
+            plans,
+            quick,
+            rest,
+            -1 if any(plan.place < 0 for plan in plans) else sum({1 << plan.place for plan in plans}),
         )
-        found = self._plans.get(kind)
-        if found is None:
-            if len(self._plans) >= self._BOUND:
-                self._plans.clear()
-            found = self._plans[kind] = self._make(decision)
-        return found
 
     def _make(self, decision: Decision) -> tuple[Plan, ...]:
         charged = most_specific(limit.split(":", 1)[0] for limit in decision.violated) if decision.violated else ""

@@ -79,7 +79,10 @@ class Worker:
         self._teller = Teller(
             store, sender, topics, self._patience, touched=self._queue, finish=self._finish, seam=seam
         )
-        self._writer = Writer(store, self._teller, self._patience, engine=engine, wall_ms=wall_ms, seam=seam)
+        doubt = self._residents.doubt
+        self._writer = Writer(
+            store, self._teller, self._patience, engine=engine, doubt=doubt, wall_ms=wall_ms, seam=seam
+        )
         self._written: deque[tuple[int, Cycle]] = deque()
         self._breaker = Breaker(engine.policy.breaker)
         self._backlog: deque[Run] = deque()

@@ -78,6 +78,7 @@ class Writer:
         teller: takes what the writes have to tell, in their order.
         patience: how outages are waited out.
         engine: steps lost races again; may be replaced.
+        doubt: told of residents whose states are replaced.
         wall_ms: the wall clock.
         seam: fault injection.
     """
@@ -89,9 +90,11 @@ class Writer:
         patience: Patience,
         *,
         engine: Engine,
+        doubt: Callable[[Resident], object],
         wall_ms: Callable[[], int],
         seam: Seam,
     ) -> None:
+        self._doubt = doubt
         self._store = store
         self._teller = teller
         self._patience = patience
@@ -212,8 +215,9 @@ class Writer:
                 effect |= engine.apply_outcome(state, event, handling)
             else:
                 effect |= engine.apply(state, plan, event, handling, names)
+        self._doubt(resident)
         resident.state = state
-        resident.quiet_until = state.quiet_until
+        resident.hush()
         resident.verified_s = now_s
         resident.sent = ()
         resident.dirty = bool(effect & (CHANGED | PENALTY | MARKS))

@@ -145,10 +145,9 @@ class LoopThread:
     def at_exit(self, farewell: Callable[[], object]) -> None:
         """Calls `farewell` when the process ends, in the thread that ends it, before the loop stops.
 
-        Last come, first called, each once. A forked child has none of its parent's.
+        Last come, first called. A forked child has none of its parent's.
         """
-        if farewell not in self._farewells:
-            self._farewells.append(farewell)
+        self._farewells.append(farewell)
 
     def not_at_exit(self, farewell: Callable[[], object]) -> None:
         """Takes `at_exit` back, if it stands."""
@@ -177,6 +176,9 @@ class LoopThread:
         concurrent.futures.wait([ended], deadline_s)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(max(0.0, end - time.monotonic()) + 0.2)
+        if not thread.is_alive():
+            loop.resolver.shutdown()
+            loop.close()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:
@@ -198,13 +200,9 @@ class LoopThread:
         self._clear()
 
 
-def _run(loop: _Loop) -> None:
+def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.resolver.shutdown()
-        loop.close()
+    loop.run_forever()
 
 
 async def _cancel_tasks(deadline_s: float) -> None:

@@ -11,7 +11,6 @@ from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.ids import ulid
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.web.access import Access
-from penaltybox.producers.web.admission import charged
 from penaltybox.producers.web.blocking import Blocking
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ def _asynchronous(
         try:
             return await function(*args, **kwargs)
         except refund_on:
-            if charged(verdict):
-                await access.refund(request.idempotency_key)
+            await access.refund(request.idempotency_key)
             raise
 
     return call
@@ -135,8 +133,7 @@ def _synchronous(
         try:
             return function(*args, **kwargs)
         except refund_on:
-            if charged(verdict):
-                blocking.refund(request.idempotency_key)
+            blocking.refund(request.idempotency_key)
             raise
 
     return call

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penaltybox.sinks.subject_store import Mark, Write, Written
-
-if TYPE_CHECKING:
-    from penaltybox.sinks.subject_store import SubjectStore
+from penaltybox.sinks.subject_store import Mark, Write
 
 HOUR = 3_600_000
 
@@ -38,10 +33,3 @@ def write(
 
 def block(value: bytes | None, end: int | None = None) -> Mark:
     return Mark("block", value, end)
-
-
-async def put_first(store: SubjectStore, subject: str = "ip:203.0.113.7", nonce: int = 1 << 40) -> bytes:
-    """Writes a first version and returns what is stored."""
-    (result,) = await store.write([write(subject, nonce=nonce)])
-    assert isinstance(result, Written)
-    return blob(nonce, number=result.number)
