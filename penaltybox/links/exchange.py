@@ -7,7 +7,9 @@ the same time. Nothing is retried here except what a cluster redirects, because 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -17,6 +19,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Re
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.keyspace import SLOTS
 from penaltybox.links.outages import code_of, explained
+from penaltybox.links.sharing import Shared
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -159,6 +162,7 @@ class ClusterLink:
         self._where = where
         self._links: dict[tuple[str, int], NodeLink] = {}
         self._owners: list[tuple[str, int] | None] = []
+        self._discover = Shared(self._ask_for_owners)
 
     def _link(self, address: tuple[str, int]) -> NodeLink:
         if address not in self._links:
@@ -211,7 +215,7 @@ class ClusterLink:
             raise explained(reply, link.where, link.deadline_s) from reply
         return reply
 
-    async def _discover(self) -> None:
+    async def _ask_for_owners(self) -> None:
         failure: Exception = StoreUnavailable(f"Redis cluster at {self._where} has no reachable node.")
         for address in [*self._links, *(seed for seed in self._seeds if seed not in self._links)]:
             try:
@@ -255,6 +259,19 @@ class Script:
     def __init__(self, text: str) -> None:
         self.text = text
         self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self._loading: weakref.WeakKeyDictionary[Link, Shared[None]] = weakref.WeakKeyDictionary()
+
+    async def load(self, link: Link) -> None:
+        """Make every node of the link know the script; many who find it forgotten load it once."""
+        loading = self._loading.get(link)
+        if loading is None:
+            loading = self._loading[link] = Shared(partial(self._load, weakref.ref(link)))
+        await loading()
+
+    async def _load(self, to: weakref.ref[Link]) -> None:
+        link = to()
+        for node in await link.nodes() if link is not None else ():
+            await node.exchange([("SCRIPT", "LOAD", self.text)])
 
     async def run(self, link: Link, calls: Iterable[Command], slots: Sequence[int] | None = None) -> list[Any]:
         """Run EVALSHA once per call; `calls` are (number of keys, *keys, *args).
@@ -274,8 +291,7 @@ class Script:
             missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if not missing:
                 return replies
-            for node in await link.nodes():
-                await node.exchange([("SCRIPT", "LOAD", self.text)])
+            await self.load(link)
             again = await link.exchange([commands[at] for at in missing], slots and [slots[at] for at in missing])
             for at, reply in zip(missing, again, strict=True):
                 replies[at] = reply

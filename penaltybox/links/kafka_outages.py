@@ -6,20 +6,26 @@ from typing import Final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
     MessageSizeTooLargeError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
 )
 
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 
 _REFUSED: Final = (
     AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
+    UnsupportedSaslMechanismError,
 )
 
 

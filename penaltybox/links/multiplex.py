@@ -16,6 +16,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Re
 
 from penaltybox.links.exchange import ANSWERS
 from penaltybox.links.outages import code_of, explained
+from penaltybox.links.sharing import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,7 +156,7 @@ class MultiplexLink:
         self.where = where
         self.deadline_s = deadline_s
         self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channel] = WeakKeyDictionary()
-        self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[_Channel]] = WeakKeyDictionary()
+        self._opened = Shared(self._open)
 
     async def ask(self, command: Command, deadline_s: float) -> Any:
         """The reply to one command; NOSCRIPT, MOVED and ASK are returned, other failures raised as `exchange` does."""
@@ -195,22 +196,15 @@ class MultiplexLink:
             channel = self._channels.get(loop)
             if channel is None or not channel.open:
                 end = loop.time() + deadline_s
-                channel = await self._opened(loop, deadline_s)
+                async with asyncio.timeout(deadline_s):  # it comes all the same, for those who wait longer
+                    channel = await self._opened()
                 deadline_s = end - loop.time()
             return await channel.call(packed, wanted, deadline_s)
         except (RedisError, OSError, TimeoutError) as error:
             raise explained(error, self.where, deadline_s) from error
 
-    async def _opened(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> _Channel:
-        """The loop's channel; who waits for it may give up before it is there, which does not stop it from coming."""
-        opening = self._opening.get(loop)
-        if opening is None or opening.done():
-            opening = self._opening[loop] = loop.create_task(self._open(loop))
-            opening.add_done_callback(_retrieved)
-        async with asyncio.timeout(deadline_s):
-            return await asyncio.shield(opening)
-
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Channel:
+    async def _open(self) -> _Channel:
+        loop = asyncio.get_running_loop()
         connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
         await connection.connect()
         # redis-py has found the server, logged in and read the answers; from here the protocol is ours.
@@ -228,14 +222,6 @@ class MultiplexLink:
 
     async def close(self) -> None:
         """Close this loop's connection; calls that wait are told."""
-        opening = self._opening.pop(asyncio.get_running_loop(), None)
-        if opening is not None and not opening.done():
-            opening.cancel()
+        self._opened.cancel()
         self._drop(ConnectionError("this program closes its connections"))
         await self._pool.aclose()
-
-
-def _retrieved(task: asyncio.Task[_Channel]) -> None:
-    """A failure that nobody waits for any more is told to the next call, which tries again."""
-    if not task.cancelled():
-        task.exception()

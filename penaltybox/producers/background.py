@@ -18,7 +18,6 @@ import msgspec
 
 from penaltybox.contracts.events import Decision
 from penaltybox.links.kafka import Connection
-from penaltybox.producers.diary import silence_client
 from penaltybox.producers.dispatch import Counters, Dispatch
 from penaltybox.producers.loop_thread import PROCESS_LOOP
 
@@ -150,7 +149,9 @@ class BackgroundPublisher:
             return
         self._idle = False
         try:
-            self._loop.loop().call_soon_threadsafe(self._begin)
+            loop = self._loop.loop()
+            self._loop.at_exit(self.close)  # here: the end may come before `_begin`
+            loop.call_soon_threadsafe(self._begin)
         except RuntimeError:  # the interpreter ends, or the loop was stopped under us
             self._idle = True
 
@@ -176,8 +177,6 @@ class BackgroundPublisher:
 
     def _begin(self) -> None:
         if self._pump_task is None:
-            silence_client(self._loop.ident)
-            self._loop.at_exit(self.close)
             self._dispatch.start()
             self._pump_task = asyncio.get_running_loop().create_task(self._pump())
         self._awake.set()
@@ -213,7 +212,6 @@ class BackgroundPublisher:
         loop = asyncio.get_running_loop()
         if self._pump_task is None:
             self._begin()
-            self._loop.not_at_exit(self.close)
         end = loop.time() + limit_s
         while (self._queue or self._dispatch.held) and loop.time() < end:
             await self._drain()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Policy, Scenario
     from penaltybox.contracts.subjects import Names
+    from penaltybox.producers.leases import Lease
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.listening import Hearing
     from penaltybox.producers.lists import Listing
@@ -275,12 +276,14 @@ class CachedDecider:
     async def _through_lease(self, request: Request, scenario: Scenario, stored: Request, names: Names) -> Verdict:
         subjects = [name.text for name in names]
         key = Leases.key(request, subjects)
-        lease = self._leases.find(key, request, self._clock())
+        lease = self._leases.find(key)
         if lease is not None:
-            if not self._recalls.since(subjects, lease.asked_at):
+            now = self._clock()
+            if lease.covers(request.cost, now) and not self._recalls.since(subjects, lease.asked_at):
                 self.counts.leased += 1
-                return self._published(request, lease.take(request))
+                return self._published(request, lease.take(request, now))
             self._leases.end(key)
+            await self._count(lease, now)
         verdict, asked_at = await self._ask(request, stored)
         if verdict.allowed and verdict.limits and not self._recalls.since(subjects, asked_at):
             counted = dict(zip(request.subjects, subjects, strict=True))
@@ -297,21 +300,27 @@ class CachedDecider:
         """Counts what leases let through, one call each; stops at the first that finds no Redis."""
         now = self._clock()
         for lease in self._leases.due(NEVER if everything else now):
-            try:
-                verdict = await self.inner.decide(lease.owed())
-            except Exception:  # noqa: BLE001 - whatever it is, it stays owed, and nobody else would see it here
-                _log.warning("what was let through could not be counted", exc_info=True)
-                self._leases.refused(lease, None, now)
+            if not await self._count(lease, now):
                 return
-            if verdict.allowed and verdict.reason is None:
-                self._leases.paid(lease)
-            elif verdict.reason in _UNREACHED:
-                self._leases.refused(lease, None, now)
-                return
-            elif verdict.permanent:
-                self._leases.paid(lease)
-            else:
-                self._leases.refused(lease, verdict.retry_after_ms, now)
+
+    async def _count(self, lease: Lease, now_ms: int) -> bool:
+        """Counts what one lease let through, or keeps it owed; False when Redis was not there to count it."""
+        if not lease.spent:
+            return True
+        try:
+            verdict = await self.inner.decide(lease.owed(now_ms))
+        except BaseException as error:
+            # Whatever it is, a client that went away or a mistake, it stays owed.
+            self._leases.refused(lease, None, now_ms)
+            if not isinstance(error, Exception):
+                raise
+            _log.warning("what was let through could not be counted", exc_info=True)
+            return False
+        if (verdict.allowed and verdict.reason is None) or verdict.permanent:
+            self._leases.paid(lease)
+            return True
+        self._leases.refused(lease, verdict.retry_after_ms, now_ms)
+        return verdict.reason not in _UNREACHED
 
     # The decider inside, and what is published.
 

@@ -109,12 +109,15 @@ class ServerCounters:
         reply = await self._link.ask(command, deadline_s)
         if not isinstance(reply, NoScriptError):
             return reply
-        end = asyncio.get_running_loop().time() + deadline_s
-        for _ in range(_ATTEMPTS):
-            left_s = end - asyncio.get_running_loop().time()
-            _, reply = await self._link.exchange([("SCRIPT", "LOAD", run.text), command], deadline_s=left_s)
-            if not isinstance(reply, NoScriptError):
-                return reply
+        try:
+            async with asyncio.timeout(deadline_s):
+                for _ in range(_ATTEMPTS):
+                    await run.load(self._link)
+                    reply = await self._link.ask(command, deadline_s)
+                    if not isinstance(reply, NoScriptError):
+                        return reply
+        except TimeoutError as error:
+            raise StoreUnavailable("Redis had forgotten the script and did not load it again in time.") from error
         raise StoreUnavailable("Redis keeps forgetting the script (NOSCRIPT): does another program run SCRIPT FLUSH?")
 
     async def close(self) -> None:

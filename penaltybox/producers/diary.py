@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 GAP_S: Final = 60.0
 log = logging.getLogger("penaltybox.publisher")
 _LOUD: Final = (
-    "aiokafka.client", "aiokafka.cluster", "aiokafka.conn", "aiokafka.producer.producer", "aiokafka.producer.sender",
-)  # fmt: skip
+    "aiokafka",
+    *(f"aiokafka.{name}" for name in ("cluster", "conn", "producer.producer", "producer.sender")),
+)
 
 
 class Diary:
     """Tells one thing that lasts: that it began, that it goes on, that it is over; never two lines within `GAP_S`.
 
     Args:
-        figures: how a line ends: what became of the records meanwhile.
+        meanwhile: how the first line ends: what becomes of the records now.
+        figures: how later lines end: what became of them.
     """
 
-    def __init__(self, figures: Callable[[], str]) -> None:
+    def __init__(self, meanwhile: str, figures: Callable[[], str]) -> None:
+        self._meanwhile = meanwhile
         self._figures = figures
         self._error: PenaltyboxError | None = None
         self._since = 0.0
@@ -51,17 +54,22 @@ class Diary:
             return
         if self._error is None:
             if self._shown:
-                self._say(logging.WARNING, f"Kafka takes records again, after {now - self._since:.0f} s", now)
+                self._say(
+                    logging.WARNING,
+                    f"Kafka takes records again, after {now - self._since:.0f} s. {self._figures()}",
+                    now,
+                )
                 self._shown = ""
             return
         yours = isinstance(self._error, ConfigurationError)
         if yours and self._shown == str(self._error):
             return  # told once; it is tried again without a word
+        end = self._figures() if self._shown else self._meanwhile
         self._shown = str(self._error)
-        self._say(logging.ERROR if yours else logging.WARNING, f"{self._error}. It is tried again", now)
+        self._say(logging.ERROR if yours else logging.WARNING, f"{self._error}. It is tried again. {end}", now)
 
     def _say(self, level: int, sentence: str, now: float) -> None:
-        log.log(level, "%s. %s", sentence, self._figures())
+        log.log(level, "%s.", sentence)
         self._last = now
 
 
@@ -82,25 +90,35 @@ class Mistakes:
         self._last, self._untold = now, 0
 
 
-class _NotFrom(logging.Filter):
-    """Leaves out what one thread says."""
+class Silence(logging.Filter):
+    """Leaves out what one thread says, and keeps the last error of it."""
 
     def __init__(self, thread: int | None) -> None:
         super().__init__()
         self.thread = thread
+        self.error: BaseException | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line stays."""
-        return record.thread != self.thread or record.levelno <= logging.DEBUG
+        if record.thread != self.thread or record.levelno <= logging.DEBUG:
+            return True
+        if isinstance(record.args, tuple) and record.args and isinstance(record.args[-1], BaseException):
+            self.error = record.args[-1]
+        return False
 
 
-def silence_client(thread: int | None) -> None:
+def silence_client(thread: int | None) -> Silence:
     """What aiokafka says of its connections on our thread, ten lines a second while a broker is away, we say ourselves.
 
     Other users of aiokafka in the program are heard as before.
     """
-    for name in _LOUD:
-        logger = logging.getLogger(name)
-        for old in [one for one in logger.filters if isinstance(one, _NotFrom)]:
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    found = [one for one in loggers[0].filters if isinstance(one, Silence)]
+    if found and found[0].thread == thread:
+        return found[0]
+    silence = Silence(thread)
+    for logger in loggers:
+        for old in found:
             logger.removeFilter(old)
-        logger.addFilter(_NotFrom(thread))
+        logger.addFilter(silence)
+    return silence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 import weakref
 from collections import deque
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka.errors import KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError
 
 from penaltybox.contracts.errors import BadEvent, PenaltyboxError, StoreUnavailable
 from penaltybox.links.kafka_outages import explained
-from penaltybox.producers.diary import Diary, Mistakes
+from penaltybox.producers.diary import Diary, Mistakes, silence_client
 from penaltybox.producers.lanes import SECURE_S, Lanes
 from penaltybox.producers.loop_thread import DaemonExecutor
 from penaltybox.producers.sealed import Sealer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penaltybox.contracts.settings import Settings
+    from penaltybox.producers.diary import Silence
     from penaltybox.producers.sealed import Sealed
     from penaltybox.producers.spill import Segment
 
@@ -100,12 +102,15 @@ class Dispatch:
         self._tasks: list[asyncio.Task[None]] = []
         self._producers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._retiring: set[asyncio.Task[None]] = set()
-        self._outage = Diary(self._figures)
+        meanwhile = f"Refusals wait in {self.spill.directory}, allowed requests are dropped"
+        self._outage = Diary(meanwhile, self._figures)
+        self._silence: Silence | None = None
         self._partial, self._mistakes = Mistakes(), Mistakes()
         self._adopted_at: float | None = None
 
     def start(self) -> None:
         """Begins to connect, on the running loop."""
+        self._silence = silence_client(threading.get_ident())
         self._disk = DaemonExecutor("penaltybox-spill")
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(work()) for work in (self._stay_connected, self._tend, self._empty_spill)]
@@ -181,7 +186,7 @@ class Dispatch:
 
     def stuck(self, error: BaseException, *, alone: bool) -> None:
         """A batch was not taken; nothing was, unless it is `alone`."""
-        reason = explained(error, self._where, self._sealer.topics.decisions)
+        reason = self._explained(error)
         if alone:
             self._partial.tell(f"{reason}; other partitions do. {self._figures()}", time.monotonic())
             return
@@ -202,7 +207,7 @@ class Dispatch:
                 starting.cancel()
                 raise
             except Exception as error:  # noqa: BLE001 - aiokafka raises ValueError, RuntimeError, IndexError, … here
-                self._gone(explained(error, self._where, self._sealer.topics.decisions))
+                self._gone(self._explained(error))
                 await asyncio.sleep(rest_s * random.uniform(0.7, 1.0))  # noqa: S311 - spreads retries, guards nothing
                 rest_s = min(2 * rest_s, LONGEST_REST_S)
                 continue
@@ -233,6 +238,12 @@ class Dispatch:
             if topic not in known:  # aiokafka would wait for it until its timeout
                 raise explained(UnknownTopicOrPartitionError(), self._where, topic)
             await producer.partitions_for(topic)
+
+    def _explained(self, error: BaseException) -> PenaltyboxError:
+        """A failed connection is only "unable to bootstrap" to aiokafka; why, it tells its log alone."""
+        if isinstance(error, KafkaConnectionError) and self._silence is not None and self._silence.error is not None:
+            error = self._silence.error
+        return explained(error, self._where, self._sealer.topics.decisions)
 
     def _gone(self, reason: PenaltyboxError) -> None:
         self._away = True

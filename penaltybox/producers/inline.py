@@ -16,6 +16,7 @@ from penaltybox.links.connections import endpoint_of, open_multiplexed
 from penaltybox.links.multiplex import MultiplexLink
 from penaltybox.producers import decisions
 from penaltybox.producers.counters import ServerCounters
+from penaltybox.producers.counters_cluster import ClusterCounters
 from penaltybox.producers.failure import LOCAL_PERCENT, Breaker, FailureCounts, Failures
 from penaltybox.producers.pseudonyms import Pseudonyms
 from penaltybox.producers.questions import Questions
@@ -195,5 +196,4 @@ class InlineLimiter:
 def open_counters(settings: Settings, keyspace: Keyspace) -> Counters:
     """The counters for the topology of the settings' URL."""
     link = open_multiplexed(endpoint_of(settings))
-    assert isinstance(link, MultiplexLink)  # noqa: S101
-    return ServerCounters(link, keyspace)
+    return ServerCounters(link, keyspace) if isinstance(link, MultiplexLink) else ClusterCounters(link, keyspace)

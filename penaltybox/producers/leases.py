@@ -36,7 +36,18 @@ RETRY_MS: Final = 1000
 class Lease:
     """What a process may let through, and what it has let through."""
 
-    __slots__ = ("asked_at", "counters", "give_up_ms", "granted", "last", "next_ms", "spent", "until_ms", "verdict")
+    __slots__ = (
+        "asked_at",
+        "counters",
+        "give_up_ms",
+        "granted",
+        "last",
+        "last_ms",
+        "next_ms",
+        "spent",
+        "until_ms",
+        "verdict",
+    )
 
     def __init__(
         self,
@@ -49,6 +60,7 @@ class Lease:
         until_ms: int,
     ) -> None:
         self.last = request
+        self.last_ms = asked_at.ms
         self.verdict = verdict
         self.counters = counters
         self.granted = granted
@@ -58,10 +70,11 @@ class Lease:
         self.next_ms = 0
         self.give_up_ms = until_ms + max(limit.window_ms for limit in verdict.limits)
 
-    def take(self, request: Request) -> Verdict:
+    def take(self, request: Request, now_ms: int) -> Verdict:
         """Lets a request through; what it tells as left has everything taken off that was let through."""
         self.spent += request.cost
         self.last = request
+        self.last_ms = now_ms
         base, spent = self.verdict, self.spent
         limits = tuple(limit._replace(remaining=limit.remaining - spent) for limit in base.limits)
         if not base.decisions:
@@ -79,9 +92,15 @@ class Lease:
         )
         return msgspec.structs.replace(base, limits=limits, decisions=(told,))
 
-    def owed(self) -> Request:
+    def covers(self, cost: int, now_ms: int) -> bool:
+        """Whether a request of this cost may go through under it now."""
+        return self.until_ms > now_ms and self.spent + cost <= self.granted
+
+    def owed(self, now_ms: int) -> Request:
         """A request that counts what was let through. Its decision is nobody's: it is not to be published."""
-        return msgspec.structs.replace(self.last, id=stable_id("lease", self.last.id), cost=self.spent)
+        last = self.last
+        ts_ms = last.ts_ms + max(0, now_ms - self.last_ms)
+        return msgspec.structs.replace(last, id=stable_id("lease", last.id), ts_ms=ts_ms, cost=self.spent)
 
 
 class Leases:
@@ -112,21 +131,19 @@ class Leases:
         """What may have been let through of a counter without being counted."""
         return self._outstanding.get(counter, 0)
 
-    def find(self, key: tuple[object, ...], request: Request, now_ms: int) -> Lease | None:
-        """The lease under which the request may go through."""
-        lease = self._active.get(key)
-        if lease is None:
-            return None
-        if lease.until_ms > now_ms and lease.spent + request.cost <= lease.granted:
-            return lease
-        self.end(key)
-        return None
+    def find(self, key: tuple[object, ...]) -> Lease | None:
+        """The lease of these requests; it may be over."""
+        return self._active.get(key)
 
-    def end(self, key: tuple[object, ...]) -> None:
-        """Ends a lease: what it did not use is free again, what it used is owed."""
+    def end(self, key: tuple[object, ...]) -> Lease:
+        """Ends a lease: what it did not use is free again; what it used is owed, and is now the caller's to count."""
         lease = self._active.pop(key)
         self._release(lease, lease.granted - lease.spent)
         lease.granted = lease.spent
+        return lease
+
+    def _defer(self, key: tuple[object, ...]) -> None:
+        lease = self.end(key)
         if lease.spent:
             self._owing.append(lease)
 
@@ -136,12 +153,12 @@ class Leases:
             key, lease = next(iter(self._active.items()))
             if lease.until_ms > now_ms:
                 return
-            self.end(key)
+            self._defer(key)
 
     def end_all(self) -> None:
         """Ends every lease, e.g. because the policy changed."""
         for key in list(self._active):
-            self.end(key)
+            self._defer(key)
 
     def grant(
         self, key: tuple[object, ...], request: Request, verdict: Verdict, counters: Sequence[str], *,

@@ -145,9 +145,10 @@ class LoopThread:
     def at_exit(self, farewell: Callable[[], object]) -> None:
         """Calls `farewell` when the process ends, in the thread that ends it, before the loop stops.
 
-        Last come, first called. A forked child has none of its parent's.
+        Last come, first called, each once. A forked child has none of its parent's.
         """
-        self._farewells.append(farewell)
+        if farewell not in self._farewells:
+            self._farewells.append(farewell)
 
     def not_at_exit(self, farewell: Callable[[], object]) -> None:
         """Takes `at_exit` back, if it stands."""
@@ -176,9 +177,6 @@ class LoopThread:
         concurrent.futures.wait([ended], deadline_s)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(max(0.0, end - time.monotonic()) + 0.2)
-        if not thread.is_alive():
-            loop.resolver.shutdown()
-            loop.close()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:
@@ -200,9 +198,13 @@ class LoopThread:
         self._clear()
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(loop: _Loop) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    try:
+        loop.run_forever()
+    finally:
+        loop.resolver.shutdown()
+        loop.close()
 
 
 async def _cancel_tasks(deadline_s: float) -> None:

@@ -75,6 +75,10 @@ class Applied(NamedTuple):
             burst = max(1, burst * quota // limit.limit)
         return [limit.algorithm, quota, limit.window_ms, burst, int(limit.dry_run), self.path, _NO_PLANS, 0]
 
+    def capacity(self, quota: int) -> int:
+        """The largest cost that fits when nothing is taken, for a quota in force."""
+        return max(1, self.burst_or_slots * quota // self.limit.limit) if self.follows else quota
+
     def in_force(self, customer: Mapping[str, Any] | None, share: int) -> int:
         """The quota after override, plan and trust (`share` in 1/10,000); the same as in lua/limits.lua."""
         limit = quota = self.limit.limit

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Scenario
 
 _WHOLE: Final = 100
-_LEAST: Final = 1e-4
-"""Percent: the smallest rate that a decision can tell is one in a million."""
+_LEAST: Final = 1e-6
 
 
 class Sampling:
@@ -36,19 +35,24 @@ class Sampling:
     def checks(self, scenario: Scenario, request_id: str) -> bool:
         """Whether this request is checked at all."""
         percent = scenario.check_percent
-        return percent >= _WHOLE or _drawn(self._check, request_id, percent)
+        return percent >= _WHOLE or _drawn(self._check, request_id, percent / _WHOLE)
 
     def published(self, scenario: Scenario, decision: Decision, request_id: str) -> Decision | None:
         """The decision as it is published; None when it is an allow that is not drawn."""
-        percent = max(scenario.publish_percent, _LEAST)
-        if decision.action != "allow" or percent >= _WHOLE:
+        rate = publish_rate(scenario)
+        if decision.action != "allow" or rate >= 1:
             return decision
-        if not _drawn(self._publish, request_id, percent):
+        if not _drawn(self._publish, request_id, rate):
             return None
-        return msgspec.structs.replace(decision, sample_rate=percent / _WHOLE)
+        return msgspec.structs.replace(decision, sample_rate=rate)
 
 
-def _drawn(seed: blake2b, request_id: str, percent: float) -> bool:
+def publish_rate(scenario: Scenario) -> float:
+    """Share of the allows that are published, 1e-6 to 1: what `sample_rate` can say."""
+    return max(scenario.publish_percent / _WHOLE, _LEAST)
+
+
+def _drawn(seed: blake2b, request_id: str, rate: float) -> bool:
     draw = seed.copy()
     draw.update(request_id.encode("utf-8", "surrogatepass"))
-    return int.from_bytes(draw.digest(), "big") < percent / _WHOLE * (1 << 64)
+    return int.from_bytes(draw.digest(), "big") < rate * (1 << 64)

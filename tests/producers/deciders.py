@@ -1,4 +1,4 @@
-"""Deciders for tests of what stands around one: the limiter in memory, behind blocks that a test or Redis holds."""
+"""Deciders for tests of what stands around one: the limiter in memory, behind blocks that a test holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penaltybox.contracts.keyspace import Keyspace, slot_of
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers.limiter import Limiter, Listed, Request
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penaltybox.contracts.policy import Policy
-    from penaltybox.links.exchange import Link
 
 NOW = 1_766_400_000_000
 PLAIN = parse_policy("limits: {s: {user: [{name: hour, limit: 1000000, window: 1h}]}}")
@@ -102,21 +100,3 @@ class Blocking:
 
     async def refund(self, idempotency_key: str) -> bool:
         return idempotency_key == "known"
-
-
-class RedisBlocks(Blocking):
-    """The same over the block keys of a Redis."""
-
-    def __init__(self, link: Link, prefix: str) -> None:
-        super().__init__()
-        self._link = link
-        self._prefix = prefix
-
-    async def _block(self, request: Request) -> tuple[str, Any, int | None] | None:
-        subjects = [name.text for name in self._names.names(request.subjects)]
-        keys = Keyspace(self._prefix).subject_keys(subjects, "block")
-        values = await self._link.exchange([("GET", key) for key in keys], [slot_of(one) for one in subjects])
-        for subject, value in zip(subjects, values, strict=True):
-            if value is not None:
-                return subject, "deny", msgspec.json.decode(value)["until"]
-        return None

@@ -43,6 +43,11 @@ def url_of(server: Any) -> str:
     return f"redis://127.0.0.1:{server.port}" if isinstance(server, Server) else str(server.url)
 
 
+def at(limiter: InlineLimiter, now_ms: int) -> None:
+    """From now on it is this time for the limiter's Redis."""
+    limiter._counters.test_now_ms = now_ms  # type: ignore[attr-defined]
+
+
 class Rig:
     """A limiter, and a way around it to its keys."""
 
@@ -51,6 +56,14 @@ class Rig:
         self.keyspace = Keyspace(settings.redis_prefix)
         self.link = open_link(endpoint_of(settings))
         self.published: list[Any] = []
+
+    @property
+    def clustered(self) -> bool:
+        return self.link.clustered
+
+    def fresh(self) -> Settings:
+        """Settings of other keys on the same server."""
+        return msgspec.structs.replace(self.settings, redis_prefix=f"lim{next(_numbers)}")
 
     def offer(self, record: Any) -> None:
         self.published.append(record)

@@ -11,8 +11,7 @@ import pytest
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.contracts.settings import Settings
-from penaltybox.producers.composition import cached, open_limiter
-from tests.producers.deciders import RedisBlocks
+from penaltybox.producers.composition import open_limiter
 from tests.producers.limiters import Rig, policy, request, rig_on, url_of
 from tests.redis_servers import BINARIES, KINDS, Server, single
 from tests.waiting import wait_until
@@ -30,12 +29,8 @@ SECOND_S = 1.0
 
 @asynccontextmanager
 async def limiter_on(rig: Rig, rules: Policy = GENEROUS) -> AsyncIterator[CachedDecider]:
-    """A whole limiter that hears, on the rig's keys; in a cluster around one that knows blocks only."""
-    if rig.link.clustered:
-        opened = cached(RedisBlocks(rig.link, rig.keyspace.prefix), rules, rig.settings, source="edge/1", publisher=rig)
-    else:
-        opened = open_limiter(rig.settings, rules, source="edge/1", publisher=rig)
-    async with opened as limiter:
+    """A whole limiter that hears, on the rig's keys."""
+    async with open_limiter(rig.settings, rules, source="edge/1", publisher=rig) as limiter:
         await wait_until(lambda: hears(limiter), what="a subscription")
         yield limiter
 

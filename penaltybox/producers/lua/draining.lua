@@ -7,6 +7,7 @@
 
 local function draining(tag)
   local pattern = '^' .. tag .. ':(%d+):(%d+):(%d+):(%d+):(%d+)$'
+  local form = tag .. ':%.0f:%.0f:%.0f:%.0f:%.0f'
 
   -- The level now, the key's time, since when it has not been empty, when it will be.
   local function current(key, limit, window, now)
@@ -29,8 +30,7 @@ local function draining(tag)
   end
 
   local function store(key, window, level, time, since, empty_at, now)
-    local text = tag .. ':' .. digits(window) .. ':' .. digits(level) .. ':' .. digits(time) .. ':' .. digits(since)
-    call('SET', key, text .. ':' .. digits(empty_at), 'PX', empty_at - now + SLACK)
+    call('SET', key, format(form, window, level, time, since, empty_at), 'PX', empty_at - now + SLACK)
   end
 
   local function left(window, burst, level, empty_at, now)

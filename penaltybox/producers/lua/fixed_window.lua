@@ -18,8 +18,7 @@ do
   end
 
   local function store(key, window, start, used, now)
-    local text = 'fixed:' .. digits(window) .. ':' .. digits(start) .. ':' .. digits(used)
-    call('SET', key, text, 'PX', start + window - now + SLACK)
+    call('SET', key, format('fixed:%.0f:%.0f:%.0f', window, start, used), 'PX', start + window - now + SLACK)
   end
 
   local function left(limit, window, start, used, now)

@@ -6,6 +6,7 @@
 
 do
   local PATTERN = '^gcra:(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$'
+  local FORM = 'gcra:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f'
 
   -- The backlog in ms x limit, the key's time, since when there has been one.
   local function current(key, limit, window, now)
@@ -30,12 +31,8 @@ do
 
   local function store(key, limit, window, backlog, time, since, now)
     local whole = floor(backlog / limit)
-    local part = backlog - whole * limit
-    local numbers = {window, time + whole, part, limit, time, since}
-    for i, number in ipairs(numbers) do
-      numbers[i] = digits(number)
-    end
-    call('SET', key, 'gcra:' .. table.concat(numbers, ':'), 'PX', time + ceil(backlog / limit) - now + SLACK)
+    local text = format(FORM, window, time + whole, backlog - whole * limit, limit, time, since)
+    call('SET', key, text, 'PX', time + ceil(backlog / limit) - now + SLACK)
   end
 
   local function left(limit, window, burst, backlog, time, now)

@@ -15,7 +15,8 @@ local algorithms, memo = {}, {}
 local NEVER = -1
 local SLACK = 1000
 local call = redis.call
-local floor, ceil, max, min, match = math.floor, math.ceil, math.max, math.min, string.match
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local match, format = string.match, string.format
 
 -- The key's time now; nil when the clock was set back by more than a window.
 local function onward(latest, now, window)
@@ -28,7 +29,7 @@ end
 
 -- A whole number in digits; `..` would round it to 14 of them.
 local function digits(number)
-  return string.format('%.0f', number)
+  return format('%.0f', number)
 end
 
 -- The reply of a reading command; nil when the key holds another type. Any other failure stops the script.

@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
-from penaltybox.contracts.events import Outcome
+from penaltybox.contracts.events import Label, Outcome
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy import Scenario
 from penaltybox.contracts.subjects import Canonicaliser
@@ -24,7 +24,6 @@ from penaltybox.producers.verdict import Decider, Verdict
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penaltybox.contracts.events import Label
     from penaltybox.contracts.policy import Policy
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.memory import Offering
@@ -86,6 +85,8 @@ class Access:
             raise ConfigurationError(f"limiter: got {limiter!r}, wanted a limiter, or a function that opens one")
         self.failures = 0
         """Requests that the failure policy has answered here, because the limiter could not be asked at all."""
+        self.closes_at_exit = False
+        """Whether somebody has seen to it that the limiter of the process's own loop is closed at exit."""
         self._limiter = limiter
         self._policy = policy
         self._failures = None if policy is None else Failures(policy, _source(), Canonicaliser(), LOCAL_PERCENT)
@@ -172,7 +173,13 @@ class Access:
             self._complaints.say("an errand is dropped", error)
 
     def tell(self, label: Label, request: Request, ref: str = "") -> bool:
-        """Publishes what became of a request's subjects; False when the limiter publishes nothing."""
+        """Publishes what became of a request's subjects; False when the limiter publishes nothing.
+
+        Raises:
+            ConfigurationError: no such label.
+        """
+        if label not in get_args(Label):
+            raise ConfigurationError(f"outcome: got {label!r}, wanted one of {', '.join(get_args(Label))}")
         publisher = self._publisher()
         if publisher is None or not request.subjects:
             return False
@@ -194,8 +201,8 @@ class Access:
         return msgspec.structs.replace(request, subjects=subjects)
 
     def _publisher(self) -> Offering | None:
-        """The limiter's publisher, if it has one; a limiter around another one has the other's."""
-        found: Offering | None = getattr(self._decider, "publisher", None)
+        """Of the limiter, or of what opened it; None when nothing is published."""
+        found: Offering | None = getattr(self._decider, "publisher", None) or getattr(self._limiter, "publisher", None)
         return found
 
     def _scenario(self, request: Request) -> Scenario:

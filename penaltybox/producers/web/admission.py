@@ -36,6 +36,11 @@ class Admission:
         return self.verdict.allowed
 
     @property
+    def charged(self) -> bool:
+        """Whether this very request took quota; one that repeats an idempotency key did not, its first one did."""
+        return charged(self.verdict)
+
+    @property
     def withheld(self) -> bool:
         """Pretend success and withhold the benefit: the answer is `shadow`."""
         return self.verdict.action == "shadow"
@@ -43,14 +48,19 @@ class Admission:
     async def refund(self) -> bool:
         """Gives back what the request took, once; False when it took nothing or has got it back already.
 
+        A request that repeats the idempotency key of one that was charged took nothing itself.
+
         Raises:
             ConfigurationError: the middleware was not told that requests may be refunded.
         """
-        return await self._access.refund(self._key())
+        key = self._key()
+        return self.charged and await self._access.refund(key)
 
     def refund_soon(self) -> None:
         """`refund` without waiting for it, from any thread; raises as it does."""
-        self._access.run_soon(self._access.refund(self._key()), self._loop)
+        key = self._key()
+        if self.charged:
+            self._access.run_soon(self._access.refund(key), self._loop)
 
     def of(self, request: Request, verdict: Verdict) -> Self:
         """Another decision about the same HTTP request, e.g. by a limit within a view."""
@@ -84,4 +94,10 @@ class BlockingAdmission(Admission):
 
     def refund(self) -> bool:  # type: ignore[override] # the same word for the other kind of program
         """See `Admission.refund`; blocks for the round trip."""
-        return asyncio.run_coroutine_threadsafe(self._access.refund(self._key()), self._loop).result()
+        key = self._key()
+        return self.charged and asyncio.run_coroutine_threadsafe(self._access.refund(key), self._loop).result()
+
+
+def charged(verdict: Verdict) -> bool:
+    """Whether a request took quota. If it did not, its key may be another's, whose quota is not to be given back."""
+    return verdict.allowed and verdict.reason is None and all(one.cost > 0 for one in verdict.decisions[:1])

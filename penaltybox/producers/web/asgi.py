@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penaltybox.producers.http.requests import Facts
 from penaltybox.producers.web.admission import Admission
 from penaltybox.producers.web.decorator import Refused
 from penaltybox.producers.web.marks import mark_of
+from penaltybox.producers.web.protection import awaited
 from penaltybox.producers.web.starlette_routes import find_route
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_POLICY_VIOLATION = 1008
+_POLICY_VIOLATION: Final = 1008
+_ENDINGS: Final = frozenset({"lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed"})
 
 
 class PenaltyboxMiddleware:
@@ -65,7 +66,7 @@ class PenaltyboxMiddleware:
             return message
 
         async def send_and_close(message: Message) -> None:
-            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            if message["type"] in _ENDINGS:
                 await self.protection.access.close()
             await send(message)
 
@@ -96,11 +97,8 @@ class PenaltyboxMiddleware:
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send, admission: Admission, answer: Answer) -> None:
         """Sends an answer in the application's place."""
-        hook = self.protection.challenge
-        if admission.verdict.action == "challenge" and hook is not None and scope["type"] == "http":
-            response = hook(scope, admission)
-            if inspect.isawaitable(response):
-                response = await response
+        if scope["type"] == "http":
+            response = await self._challenge(scope, admission)
             if response is not None:
                 await response(scope, receive, send)
                 return
@@ -110,6 +108,12 @@ class PenaltyboxMiddleware:
             await _respond("websocket.http.response", send, answer)
         else:  # before the handshake is accepted, the server turns this into a 403
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": answer.message[:100]})
+
+    async def _challenge(self, scope: Scope, admission: Admission) -> Application | None:
+        """The application's own challenge; None: the usual answer."""
+        shown = self.protection.challenge_of(scope, admission)
+        found: Application | None = await awaited(shown, self.protection)
+        return found
 
 
 class _Exchange:

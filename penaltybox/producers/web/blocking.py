@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
+import contextlib
 from typing import TYPE_CHECKING
 
 from penaltybox.producers.loop_thread import PROCESS_LOOP
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from penaltybox.producers.verdict import Verdict
     from penaltybox.producers.web.access import Access
 
+_FAREWELL_S = 2.0
 _LONGEST_S = 10 + 2 * PATIENCE_S
 """The longest deadline of a scenario, and some more: only a loop that does not run at all is waited for that long."""
 
@@ -26,6 +29,8 @@ class Blocking:
 
     def decide(self, request: Request) -> Verdict:
         """See `Access.decide`."""
+        if not self.access.closes_at_exit:
+            self._close_at_exit()
         try:
             return PROCESS_LOOP.run(self.access.decide(request), _LONGEST_S)
         except (TimeoutError, concurrent.futures.CancelledError, RuntimeError) as error:
@@ -43,6 +48,17 @@ class Blocking:
             return False
 
     def close(self) -> None:
-        """Closes the limiter, if this process has opened it."""
+        """Closes the limiter, if this process has opened it; done at exit by itself."""
         if PROCESS_LOOP.running:
             PROCESS_LOOP.run(self.access.close(), _LONGEST_S)
+
+    def _close_at_exit(self) -> None:
+        """Before the loop ends and takes its publisher along: what the limiter still has to tell is told."""
+        self.access.closes_at_exit = True
+        PROCESS_LOOP.loop()
+        atexit.register(self._leave)  # after the loop's own, so it is called before that
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Exception):
+            if PROCESS_LOOP.running:
+                PROCESS_LOOP.run(self.access.close(), _FAREWELL_S)

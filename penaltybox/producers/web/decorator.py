@@ -11,6 +11,7 @@ from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.ids import ulid
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.web.access import Access
+from penaltybox.producers.web.admission import charged
 from penaltybox.producers.web.blocking import Blocking
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _asynchronous(
         try:
             return await function(*args, **kwargs)
         except refund_on:
-            await access.refund(request.idempotency_key)
+            if charged(verdict):
+                await access.refund(request.idempotency_key)
             raise
 
     return call
@@ -133,7 +135,8 @@ def _synchronous(
         try:
             return function(*args, **kwargs)
         except refund_on:
-            blocking.refund(request.idempotency_key)
+            if charged(verdict):
+                blocking.refund(request.idempotency_key)
             raise
 
     return call

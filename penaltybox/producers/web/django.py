@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import django.conf
@@ -19,7 +19,7 @@ from penaltybox.producers.web.admission import Admission
 from penaltybox.producers.web.blocking import Blocking
 from penaltybox.producers.web.decorator import Refused
 from penaltybox.producers.web.marks import exempt, mark_of, scenario
-from penaltybox.producers.web.protection import Protection
+from penaltybox.producers.web.protection import Protection, awaited
 from penaltybox.producers.web.wsgi import facts_of_environ
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _DOTTED: Final = (
     "limiter", "settings", "user", "subjects", "established", "cost", "attrs", "idempotency_key", "challenge",
     "answers",
 )  # fmt: skip
+
+
+_MADE: Final[deque[tuple[object, Protection]]] = deque(maxlen=8)
 
 
 class PenaltyboxMiddleware:
@@ -71,8 +74,8 @@ class PenaltyboxMiddleware:
         decided = self._limiter.admit(question)
         answer = self._decided(request, decided, facts)
         if answer.status is not None:
-            return self._challenge(request, decided) or _response(answer)
-        return self._finish(request, decided, answer, self.get_response(request))
+            return self.protection.challenge_of(request, decided) or _response(answer)
+        return self._finish(decided, answer, self.get_response(request))
 
     async def _acall(self, request: django.http.HttpRequest) -> Any:
         seen = self._see(request)
@@ -84,9 +87,9 @@ class PenaltyboxMiddleware:
         decided = Admission(question, await access.decide(question), access, asyncio.get_running_loop())
         answer = self._decided(request, decided, facts)
         if answer.status is not None:
-            response = self._challenge(request, decided)
-            return (await response if inspect.isawaitable(response) else response) or _response(answer)
-        return self._finish(request, decided, answer, await self.get_response(request))
+            shown = self.protection.challenge_of(request, decided)
+            return await awaited(shown, self.protection) or _response(answer)
+        return self._finish(decided, answer, await self.get_response(request))
 
     def process_exception(self, request: django.http.HttpRequest, error: Exception) -> django.http.HttpResponse | None:
         """A limit within the view has refused: the request is answered as if the middleware had."""
@@ -111,12 +114,7 @@ class PenaltyboxMiddleware:
         request.penaltybox = decided
         return self.protection.answer(decided.verdict, decided.request, facts)
 
-    def _challenge(self, request: object, decided: Admission) -> Any:
-        hook = self.protection.challenge
-        return hook(request, decided) if decided.verdict.action == "challenge" and hook is not None else None
-
-    def _finish(self, request: object, decided: Admission, answer: Answer, response: Any) -> Any:
-        del request
+    def _finish(self, decided: Admission, answer: Answer, response: Any) -> Any:
         for name, value in answer.headers:
             response.headers[name] = value
         self.protection.settle(decided, response.status_code)
@@ -132,6 +130,15 @@ def protection_of(configured: Protection | Mapping[str, Any] | str | None) -> Pr
     Raises:
         ConfigurationError: a name that is not there, or arguments that make no protection.
     """
+    for known, made in _MADE:
+        if known is configured:  # every handler that Django makes, e.g. of a test client, shares one limiter
+            return made
+    made = _made_of(configured)
+    _MADE.append((configured, made))
+    return made
+
+
+def _made_of(configured: Protection | Mapping[str, Any] | str | None) -> Protection:
     if isinstance(configured, str):
         configured = _imported("PENALTYBOX", configured)
     if isinstance(configured, Protection):
@@ -190,8 +197,7 @@ def _imported(name: str, dotted: str) -> Any:
 
 def _response(answer: Answer) -> django.http.HttpResponse:
     response = django.http.HttpResponse(answer.body or b"", status=answer.status)
-    if answer.body is not None or answer.status is not None:
-        del response.headers["Content-Type"]
+    del response.headers["Content-Type"]
     for name, value in answer.headers:
         response.headers[name] = value
     return response

@@ -104,11 +104,9 @@ class _Guard:
             self._protection.settle(decided, 500)
 
     def _response(self, decided: BlockingAdmission | None, answer: Answer) -> Any:
-        hook = self._protection.challenge
-        if decided is not None and decided.verdict.action == "challenge" and hook is not None:
-            response = hook(flask.request, decided)
-            if response is not None:
-                return flask.make_response(response)
+        shown = None if decided is None else self._protection.challenge_of(flask.request, decided)
+        if shown is not None:
+            return flask.make_response(shown)
         response = flask.Response(answer.body or b"", answer.status)
         if answer.body is not None:
             del response.headers["Content-Type"]

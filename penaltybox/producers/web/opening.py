@@ -1,28 +1,29 @@
-"""Opens the whole limiter for an application: Redis by the settings, and the publisher that tells Kafka."""
+"""Opens the whole limiter for an application: Redis by the settings, caches, and the publisher that tells Kafka."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penaltybox.producers.background import BackgroundPublisher
-from penaltybox.producers.inline import InlineLimiter
+from penaltybox.producers.composition import open_limiter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
+    from penaltybox.producers.verdict import Decider
 
-_FLUSH_S = 2.0
+_FLUSH_S: Final = 2.0
 
 
-def inline(
-    settings: Settings, policy: Policy, *, source: str = "", publish: bool = True
-) -> Callable[[], AbstractAsyncContextManager[InlineLimiter]]:
-    """What opens an `InlineLimiter` on the settings' Redis. Nothing connects before it is called.
+class Inline:
+    """What opens the inline limiter (`composition.open_limiter`), once per process and event loop that asks.
+
+    Nothing connects before it is called, so it can be made at import, and before a server forks its workers.
 
     Args:
         settings: where Redis and Kafka are.
@@ -30,13 +31,22 @@ def inline(
         source: ``limiter/instance``, written into every decision; by default the host's name is the instance.
         publish: False: nothing is told to Kafka, so no rule sees these requests.
     """
-    publisher = BackgroundPublisher(settings) if publish else None
+
+    def __init__(self, settings: Settings, policy: Policy, *, source: str = "", publish: bool = True) -> None:
+        self.publisher = BackgroundPublisher(settings) if publish else None
+        """Of all the process's limiters; it closes itself at exit."""
+        self._settings = settings
+        self._policy = policy
+        self._source = source
+
+    def __call__(self) -> AbstractAsyncContextManager[Decider]:
+        """A limiter for the running loop, for an ``async with``."""
+        return self._opened()
 
     @asynccontextmanager
-    async def opening() -> AsyncIterator[InlineLimiter]:
-        async with InlineLimiter.open(settings, policy, source=source, publisher=publisher) as limiter:
+    async def _opened(self) -> AsyncIterator[Decider]:
+        publisher = self.publisher
+        async with open_limiter(self._settings, self._policy, source=self._source, publisher=publisher) as limiter:
             yield limiter
-        if publisher is not None:  # not closed: another loop may publish; at exit it closes itself
+        if publisher is not None:  # another loop of this process may go on publishing, so it is not closed
             await asyncio.to_thread(publisher.flush, _FLUSH_S)
-
-    return opening

@@ -105,7 +105,10 @@ class Protection:
 
     def excluded(self, path: str) -> bool:
         """Whether the limiter is not asked about this path."""
-        path = plain_path(path)
+        # As it came and as it is meant: neither /health/../admin nor /admin/../health is about health.
+        return self._below(path) and self._below(plain_path(path))
+
+    def _below(self, path: str) -> bool:
         return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self._excluded)
 
     async def hear(self, native: object) -> Said:
@@ -116,7 +119,7 @@ class Protection:
                 value = hook(native)
                 said[name] = await value if inspect.isawaitable(value) else value
             except Exception as error:  # noqa: BLE001 - the application's own; its request goes on
-                self._complaints.say(f"the hook {name} failed, the request goes on without it", error)
+                self.complain(f"the hook {name} failed, the request goes on without it", error)
         return said
 
     def hear_now(self, native: object) -> Said:
@@ -126,7 +129,7 @@ class Protection:
             try:
                 said[name] = hook(native)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complaints.say(f"the hook {name} failed, the request goes on without it", error)
+                self.complain(f"the hook {name} failed, the request goes on without it", error)
         return said
 
     def question(self, facts: Facts, mark: Mark, said: Said) -> Request:
@@ -134,14 +137,13 @@ class Protection:
         reader, policy = self.reader, self.access.policy
         if policy is not None and policy is not reader.policy:  # the limiter's was switched
             reader.replace_policy(policy)
-        said = {name: value for name, value in said.items() if value is not None}
-        if "user" in said:
-            said["user"] = str(said["user"])
-        if "subjects" in said:
-            said["subjects"] = {name: str(value) for name, value in said["subjects"].items() if value is not None}
-        if mark.cost is not None:
-            said.setdefault("cost", mark.cost)
-        asked = reader.read(facts, now_ms(), scenario=mark.scenario, **said)
+        usual: Said = {"scenario": mark.scenario, "cost": mark.cost}
+        at_ms = now_ms()
+        try:
+            asked = reader.read(facts, at_ms, **(usual | _typed(said)))
+        except (TypeError, ValueError, AttributeError) as error:
+            self.complain("what the hooks said cannot be used, the request goes on without it", error)
+            asked = reader.read(facts, at_ms, **usual)
         request = asked.request
         if self._warns and asked.client.through_proxy:
             self._warn(facts)
@@ -174,6 +176,16 @@ class Protection:
             now_ms=request.ts_ms,
         )
 
+    def challenge_of(self, native: object, admission: Admission) -> Any:
+        """What the hook `challenge` returns for a challenged request; None: the usual answer."""
+        if admission.verdict.action != "challenge" or self.challenge is None:
+            return None
+        try:
+            return self.challenge(native, admission)
+        except Exception as error:  # noqa: BLE001 - the application's own; the usual answer does
+            self.complain("the hook challenge failed", error)
+            return None
+
     def refusal(self, verdict: Verdict, request: Request, facts: Facts) -> Answer:
         """`answer` where the application cannot go on, because a limit within its view has refused."""
         found = self.answer(verdict, request, facts)
@@ -184,8 +196,37 @@ class Protection:
 
     def settle(self, admission: Admission, status: int) -> None:
         """Gives back what the request took if the response's status says so; nobody waits for it."""
-        if status in self._refund_statuses and admission.verdict.allowed:
+        if status in self._refund_statuses and admission.charged:
             admission.refund_soon()
+
+    def complain(self, what: str, error: Exception) -> None:
+        """Logs an error of the application's own hooks, at most once a minute."""
+        self._complaints.say(what, error)
+
+
+async def awaited(shown: Any, protection: Protection) -> Any:
+    """What `Protection.challenge_of` said, also where the hook is a coroutine function."""
+    if not inspect.isawaitable(shown):
+        return shown
+    try:
+        return await shown
+    except Exception as error:  # noqa: BLE001 - as above
+        protection.complain("the hook challenge failed", error)
+        return None
+
+
+def _typed(said: Said) -> Said:
+    """What the hooks said, as the reader wants it; what they said nothing about is left out."""
+    found = {name: value for name, value in said.items() if value is not None}
+    for name in ("user", "idempotency_key"):
+        if name in found:
+            found[name] = str(found[name])
+    for name in ("subjects", "attrs"):
+        if name in found:
+            found[name] = {str(key): str(value) for key, value in found[name].items() if value is not None}
+    if "cost" in found:
+        found["cost"] = int(found["cost"])
+    return found
 
 
 def _prefix(path: str) -> str:

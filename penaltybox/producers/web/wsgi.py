@@ -57,12 +57,10 @@ class PenaltyboxWSGI:
     def _refuse(
         self, environ: Environ, start_response: StartResponse, admission: BlockingAdmission, answer: Answer
     ) -> Iterable[bytes]:
-        hook = self.protection.challenge
-        if admission.verdict.action == "challenge" and hook is not None:
-            response = hook(environ, admission)
-            if response is not None:
-                answered: Iterable[bytes] = response(environ, start_response)
-                return answered
+        shown = self.protection.challenge_of(environ, admission)
+        if shown is not None:
+            answered: Iterable[bytes] = shown(environ, start_response)
+            return answered
         start_response(status_line(answer.status or 0), list(answer.headers))
         return [answer.body or b""]
 

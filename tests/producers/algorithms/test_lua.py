@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penaltybox.contracts.policy import Algorithm, Limit
-from penaltybox.producers.algorithms import counting
+from penaltybox.producers.algorithms import NEVER, counting
 from tests.producers.algorithms.lua_algorithms import Call
 
 if TYPE_CHECKING:
@@ -54,14 +54,15 @@ def steps(draw: st.DrawFn, limit: Limit) -> list[tuple[int, int]]:
 
 
 class Clock:
-    """Virtual time, which steps back too: from the newest take only, because in between asking may clean up or not.
+    """Virtual time, which steps back too: only from the newest take, because asking later than that may clean up.
 
     A step back by more than a window comes with a take, which starts the key afresh.
     """
 
     def __init__(self, window_ms: int) -> None:
         self.window_ms = window_ms
-        self.now = self.taken = self.asked = NOON
+        self.now = self.taken = NOON
+        self.asked = NOON + 1  # nothing was taken yet
 
     def step(self, gap: int, cost: int) -> tuple[int, int]:
         """The time after a gap, and what may be asked for then."""
@@ -71,9 +72,10 @@ class Clock:
 
     def took(self) -> None:
         """A take at the time now."""
+        first = self.asked > self.taken == NOON
         afresh = self.taken - self.now > self.window_ms
         self.taken = self.now if afresh else max(self.now, self.taken)
-        self.asked = self.taken if afresh else self.asked
+        self.asked = self.taken if afresh or first else self.asked
 
 
 def expected(counter: Counting, cost: int, now: int) -> list[int]:
@@ -111,3 +113,25 @@ def test_lua_equals_memory(lua: LuaAlgorithms, algorithm: Algorithm, data: st.Da
     assert lua.run(key, calls) == wanted
     if any(call.operation == "decide" and call.cost for call in calls):
         assert lua.client.pttl(key) != NO_END
+
+
+@bounded
+@given(data=st.data())
+def test_anything_on_one_key(lua: LuaAlgorithms, data: st.DataObject) -> None:
+    """Algorithms, limits and windows that change at every call: no error, no key without end, no wait beyond reset."""
+    key, now, calls = lua.key(), NOON, []
+    for number in range(data.draw(st.integers(1, 30))):
+        limit = data.draw(st.sampled_from(ALGORITHMS).flatmap(limits))
+        now += data.draw(st.integers(-100, 100) | st.integers(-(10**6), 10**6))
+        cost = data.draw(st.integers(0, 3) | st.integers(0, limit.limit))
+        operation = data.draw(st.sampled_from(["decide", "decide", "ask", "give"]))
+        taken = number - data.draw(st.integers(0, 2))
+        taken_ms = calls[taken].now_ms if 0 <= taken < number else now
+        calls.append(Call(operation, limit, cost, now, f"id{taken if operation == 'give' else number}", taken_ms))
+    for call, reply in zip(calls, lua.run(key, calls), strict=True):
+        if call.operation != "give":
+            wait, remaining, reset = reply[:3]
+            assert wait == NEVER or 0 <= wait <= reset
+            assert min(reply[1:]) >= 0
+            assert remaining <= max(call.limit.burst or 0, call.limit.limit)
+    assert lua.client.pttl(key) != NO_END

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penaltybox.contracts.policy import Algorithm, Limit
+from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.producers.algorithms import (
     NEVER,
     FixedWindow,
@@ -264,3 +267,12 @@ def test_token_bucket_refills_evenly() -> None:
     counter.take("k", 6, 0)
     assert [counter.wait_ms("k", cost, 0) for cost in (1, 2, 6, 7)] == [10_000, 20_000, 60_000, NEVER]
     assert [counter.remaining("k", ms) for ms in (9_999, 10_000, 60_000, 600_000)] == [0, 1, 6, 6]
+
+
+def test_the_page_names_every_algorithm() -> None:
+    """docs/limiter.md says of each algorithm what it is for, and its example is a policy."""
+    page = (Path(__file__).parents[3] / "docs" / "limiter.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)`.*\|.*\|.*\|.*\|.*\|$", page, re.MULTILINE)) >= set(get_args(Algorithm))
+    section = page[page.index("## Which algorithm") :]
+    example = section[section.index("```yaml\n") + len("```yaml\n") : section.index("\n```\n")]
+    assert parse_policy(example).limits["reports"]["user"][1].burst == 10

@@ -69,8 +69,10 @@ class RefundingLimiter(MemoryLimiter):
     async def opening(self) -> AsyncIterator[RefundingLimiter]:
         """As a limiter with connections is opened and closed."""
         self.opened += 1
-        yield self
-        self.closed += 1
+        try:
+            yield self
+        finally:
+            self.closed += 1
 
 
 class BrokenLimiter:

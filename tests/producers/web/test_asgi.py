@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
+from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request, WebSocket
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
 from penaltybox.producers.http.answers import AnswerOptions, Pretence
+from penaltybox.producers.memory import MemoryLimiter
 from penaltybox.producers.web.asgi import PenaltyboxMiddleware
 from penaltybox.producers.web.decorator import limited
 from penaltybox.producers.web.marks import exempt, scenario
@@ -190,6 +191,13 @@ async def test_marked_views_have_their_scenario_and_cost(limiter: RefundingLimit
     assert [one.route for one in limiter.asked[6:]] == ["GET /healthy"]
 
 
+def test_an_excluded_path_is_one_however_it_is_read(limiter: RefundingLimiter) -> None:
+    """Neither a path that only begins like an excluded one, nor one that only leads to it, gets around the limiter."""
+    guard = protection(limiter)
+    paths = ("/health", "/health/", "/health/live", "/healthy", "/health/../admin", "/admin/../health", "//health")
+    assert [guard.excluded(path) for path in paths] == [True, True, True, False, False, False, False]
+
+
 async def test_quota_is_given_back_when_the_response_says_so(limiter: RefundingLimiter) -> None:
     """A 409 and a crash give back, a success does not, and neither does a refusal."""
     app = fastapi_app(protection(limiter, refund_on_status=(409, "5xx")))
@@ -199,6 +207,49 @@ async def test_quota_is_given_back_when_the_response_says_so(limiter: RefundingL
     assert [one.status_code for one in answers] == [409, 429, 200]
     wanted = [limiter.asked[0].id, limiter.asked[3].id]
     assert await wait_until(lambda: limiter.refunded == wanted)
+
+
+async def test_a_repeated_request_cannot_give_back_what_another_took() -> None:
+    """Under one order's number only the first request is charged; the duplicate's 409 does not make it free."""
+    limiter = MemoryLimiter(POLICY)
+    guard = protection(limiter, refund_on_status=[409], idempotency_key=lambda _: "order 7")
+    app = FastAPI()
+    app.add_middleware(PenaltyboxMiddleware, protection=guard)
+    answers = iter((200, 409, 409))
+
+    @app.post("/coupons/7/claim")
+    async def claim() -> None:
+        status = next(answers)
+        if status != 200:
+            raise HTTPException(status)
+
+    async with client(app) as http:
+        told = [await http.post("/coupons/7/claim") for _ in range(3)]
+    assert [one.headers["ratelimit"] for one in told] == ['"user:daily";r=1;t=86400'] * 3
+    assert await limiter.refund("order 7")  # the application itself may
+
+
+async def test_hooks_may_say_nonsense(limiter: RefundingLimiter, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be used is left out as a whole, and the request goes on."""
+    for hooks in ({"subjects": lambda _: ["ann"]}, {"cost": lambda _: "much"}, {"user": lambda _: object()}):
+        async with client(fastapi_app(protection(limiter, **hooks))) as http:
+            assert (await http.get("/report")).status_code == 200
+    assert len([one for one in caplog.records if "cannot be used" in one.message]) == 2
+
+
+async def test_a_broken_challenge_is_the_usual_one(limiter: RefundingLimiter) -> None:
+    """A hook that fails, at once or when awaited, leaves the 403."""
+
+    async def fail_later(_: Any, __: Any) -> None:
+        raise LookupError
+
+    def fail(_: Any, __: Any) -> None:
+        raise LookupError
+
+    for hook in (fail, fail_later):
+        async with client(fastapi_app(protection(limiter, challenge=hook))) as http:
+            answers = [await http.post("/login") for _ in range(2)]
+        assert answers[-1].status_code == 403
 
 
 async def test_outcomes_are_published_from_any_view(limiter: RefundingLimiter) -> None:
@@ -357,7 +408,7 @@ def test_another_loop_opens_its_own(limiter: RefundingLimiter) -> None:
             return (await http.get("/report")).status_code
 
     assert [asyncio.run(ask()) for _ in range(2)] == [200, 200]
-    assert limiter.opened == 2
+    assert (limiter.opened, limiter.closed) == (2, 2)  # each with its loop
 
 
 async def test_a_limiter_that_cannot_be_opened_stops_the_start() -> None:

@@ -28,7 +28,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.producers.loop_thread import PROCESS_LOOP
 from penaltybox.producers.web.asgi import PenaltyboxMiddleware
 from penaltybox.producers.web.flask import Penaltybox
-from penaltybox.producers.web.opening import inline
+from penaltybox.producers.web.opening import Inline
 from penaltybox.producers.web.protection import Protection
 from tests.producers.web.asgi_server import alive
 from tests.redis_servers import BINARIES, Server, free_port, single
@@ -60,7 +60,7 @@ def redis(tmp_path: Path) -> Iterator[Server]:
 
 def protection(redis: Server, **given: Any) -> Protection:
     settings = Settings(redis_url=f"redis://127.0.0.1:{redis.port}/0", kafka="127.0.0.1:9")
-    return Protection(POLICY, inline(settings, POLICY, publish=False), **({"user": lambda _: "ann"} | given))
+    return Protection(POLICY, Inline(settings, POLICY, publish=False), **({"user": lambda _: "ann"} | given))
 
 
 def fastapi_app(guard: Protection) -> FastAPI:
@@ -202,11 +202,23 @@ def test_real_web_servers_count_exactly(server: str, redis: Server) -> None:
         PROCESS_LOOP.run(guard.access.close(), 10)
 
 
+def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own, with warnings as errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", text, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 FORKED = """
 import os, sys
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.settings import Settings
-from penaltybox.producers.web.opening import inline
+from penaltybox.producers.web.opening import Inline
 from penaltybox.producers.web.protection import Protection
 from penaltybox.producers.web.wsgi import PenaltyboxWSGI
 
@@ -216,7 +228,7 @@ settings = Settings(redis_url=sys.argv[1])
 def app(environ, start_response):
     start_response("200 OK", [])
     return []
-protected = PenaltyboxWSGI(app, Protection(policy, inline(settings, policy, publish=False), user=lambda _: "ann"))
+protected = PenaltyboxWSGI(app, Protection(policy, Inline(settings, policy, publish=False), user=lambda _: "ann"))
 def serve(count):
     seen = []
     for _ in range(count):
@@ -236,16 +248,33 @@ print(serve(5), flush=True)
 """
 
 
+LEAVING = """
+from contextlib import asynccontextmanager
+from tests.producers.web.shop import POLICY, RefundingLimiter
+from penaltybox.producers.web.decorator import limited
+
+@asynccontextmanager
+async def opening():
+    yield RefundingLimiter()
+    print("closed", flush=True)
+
+@limited(opening, scenario="claim", subjects=lambda: {"user": "ann"}, policy=POLICY)
+def claim():
+    return "claimed"
+
+print(claim(), flush=True)
+"""
+
+
+def test_a_process_closes_its_limiter_at_exit() -> None:
+    """A program without an event loop ends, and its limiter is closed while it still can tell what it has to tell."""
+    ran = run_script(LEAVING)
+    assert ran.stdout.split() == ["claimed", "closed"], ran.stderr
+
+
 def test_forked_workers_count_together(redis: Server) -> None:
     """A process that has served already forks three workers: together they pass what is left, and not one more."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FORKED, f"redis://127.0.0.1:{redis.port}/0"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = run_script(FORKED, f"redis://127.0.0.1:{redis.port}/0")
     assert ran.returncode == 0, ran.stderr
     passed = [int(line) for line in ran.stdout.split()]
     assert (passed[0], sum(passed), passed[-1]) == (5, 30, 0)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from penaltybox.sinks.subject_store import Mark, Write
+from typing import TYPE_CHECKING
+
+from penaltybox.sinks.subject_store import Mark, Write, Written
+
+if TYPE_CHECKING:
+    from penaltybox.sinks.subject_store import SubjectStore
 
 HOUR = 3_600_000
 
@@ -33,3 +38,10 @@ def write(
 
 def block(value: bytes | None, end: int | None = None) -> Mark:
     return Mark("block", value, end)
+
+
+async def put_first(store: SubjectStore, subject: str = "ip:203.0.113.7", nonce: int = 1 << 40) -> bytes:
+    """Writes a first version and returns what is stored."""
+    (result,) = await store.write([write(subject, nonce=nonce)])
+    assert isinstance(result, Written)
+    return blob(nonce, number=result.number)
