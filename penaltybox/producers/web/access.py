@@ -107,7 +107,7 @@ class Access:
         loop = asyncio.get_running_loop()
         opened = self._opened.get(loop)
         if opened is None or (opened.worn and callable(self._limiter)):
-            for other in [one for one in self._opened if one.is_closed()]:
+            for other in [one for one in list(self._opened) if one.is_closed()]:  # another thread may add its own
                 self._opened.pop(other, None)
             opened = self._opened[loop] = _Opened(self._limiter)
         self._decider = await asyncio.shield(opened.ready)

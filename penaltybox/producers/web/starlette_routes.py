@@ -32,8 +32,8 @@ def find_route(app: object, scope: MutableMapping[str, Any]) -> Found | None:
 
 def _search(routes: Iterable[Any], scope: MutableMapping[str, Any], depth: int) -> Found | None:
     partial = None
+    tried = dict(scope)  # FastAPI notes something in it while it matches
     for route in _flat(routes):
-        tried = dict(scope)
         match, child_scope = route.matches(tried)
         if match.value == _FULL:
             return _found(route, tried | child_scope, depth)

@@ -11,6 +11,8 @@ from django.conf import settings
 from django.test import AsyncClient, Client, override_settings
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.policy_file import default_policy_path
+from penaltybox.contracts.settings import Settings
 from penaltybox.producers.web.django import protection_of, template_of
 from penaltybox.producers.web.protection import Protection
 from tests.producers.web import django_shop
@@ -154,6 +156,10 @@ def test_configuration() -> None:
     """The settings may name a protection or its arguments; what is wrong with them is a sentence."""
     guard = Protection(POLICY, RefundingLimiter())
     assert protection_of(guard) is guard
+    arguments = {"policy": str(default_policy_path()), "limiter": f"{SHOP}.LIMITER", "settings": Settings()}
+    made = protection_of(arguments)
+    assert "coupon_claim" in made.reader.policy.limits
+    assert protection_of(arguments) is made
     for configured, what in (
         (None, "got nothing"),
         ("no.such.module", "no"),

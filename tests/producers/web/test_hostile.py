@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -155,6 +158,45 @@ async def test_odd_requests_are_answered() -> None:
             answer = await http.request(method, path, headers=odd)
             assert answer.status_code in (200, 405, 429), (method, path)
     assert all(len(one.route) <= 256 and one.route.isprintable() and one.route.isascii() for one in limiter.asked)
+
+
+names = st.sampled_from(["x-device-id", "cookie", "x-forwarded-for", "accept", "accept-language", "host", "\x00"])
+fields = st.lists(st.tuples(names, st.binary(max_size=200)), max_size=6)
+
+
+@given(path=st.text(max_size=60), method=st.text(max_size=8), headers=fields, peer=st.text(max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_nothing_that_can_be_sent_breaks_a_request(
+    path: str, method: str, headers: list[tuple[str, bytes]], peer: str
+) -> None:
+    """Whatever method, path, peer and header fields are, there is an answer, and a route that is bounded."""
+    limiter = Watched()
+    guard = Protection(POLICY, limiter, settings=SETTINGS)
+    sent: list[dict[str, Any]] = []
+
+    async def page(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "client": (peer, 1),
+        "headers": [(name.encode("latin-1"), value) for name, value in headers],
+    }
+    asyncio.run(PenaltyboxMiddleware(page, guard)(scope, receive, send))
+    assert sent[0]["status"] in (200, 400)
+    assert all(value.isascii() and b"\n" not in value for _, value in sent[0]["headers"])
+    (asked,) = limiter.asked
+    assert asked.route.isprintable()
+    assert len(asked.route) <= 256
 
 
 async def test_the_applications_own_word_is_never_missing() -> None:

@@ -215,7 +215,8 @@ def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 FORKED = """
-import os, sys
+import os, sys, warnings
+warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")  # 3.12 warns of what is tested here
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.settings import Settings
 from penaltybox.producers.web.opening import Inline
