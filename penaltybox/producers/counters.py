@@ -70,12 +70,15 @@ class ServerCounters:
 
     async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
         """See `Counters.ask`; exactly one round trip."""
-        keys = question.keys(stems)
+        keys = question.counters(stems)
         record_life = 0
         if request.idempotency_key:
             keys.append(self._keyspace.refund(request.idempotency_key))
             record_life = min(question.longest_ms, RECORD_LIFE_MS)
-        call: Command = (len(keys), *keys, question.wire, request.cost, request.id, record_life, *self._now())
+        call: Command = (
+            len(keys), *keys, question.wire, request.cost, request.id, record_life, self._now(),
+            *question.marks(stems),
+        )  # fmt: skip
         reply = await self._run(question.script, call, deadline_s)
         kind, now_ms, established = reply[0], reply[1], reply[2]
         trust = None if established < 0 else established == 1
@@ -94,14 +97,14 @@ class ServerCounters:
             counters = counters_of(record)
             if not counters:
                 return False
-            call: Command = (1 + len(counters), key, *counters, record, "", 1, *self._now())
+            call: Command = (1 + len(counters), key, *counters, record, "", 1, self._now())
             reply = await self._run(refund, call, deadline_s)
             if reply != _CHANGED:
                 return bool(reply == 1)
         return False
 
-    def _now(self) -> tuple[int, ...]:
-        return () if self.test_now_ms is None else (self.test_now_ms,)
+    def _now(self) -> str | int:
+        return "" if self.test_now_ms is None else self.test_now_ms
 
     async def _run(self, run: Script, call: Command, deadline_s: float) -> Any:
         """EVALSHA; only NOSCRIPT is retried: nothing was executed then. After another failure it may have counted."""

@@ -171,13 +171,13 @@ class ClusterCounters:
             limits.append(one.wire_with(one.in_force(customer, share) if changed else one.limit.limit))
         extras = [f"{group.stem}:{name}" for name in group.extras]
         exempt = int(group.place == question.address and assumed.passed)
-        reads = 3 + len(extras)
-        wire = msgspec.msgpack.encode([reads, exempt, limits])
+        wire = msgspec.msgpack.encode([exempt, limits])
         record = f"{group.stem}{self._keyspace.record_tail(request.idempotency_key or request.id)}"
         life, refundable = (RECORD_LIFE_MS, 1) if request.idempotency_key else (HOLD_MS, 0)
         return (
-            reads + len(group.counters), f"{group.stem}:block", f"{group.stem}:challenge", record, *extras,
-            *group.counters, wire, request.cost, request.id, life, refundable, *self._now(),
+            1 + len(group.counters), record, *group.counters,
+            wire, request.cost, request.id, life, refundable, self._now(),
+            f"{group.stem}:block", f"{group.stem}:challenge", *extras,
         )  # fmt: skip
 
     async def _index(self, question: Question, groups: Sequence[_Group], request: Request) -> None:
@@ -235,7 +235,7 @@ class ClusterCounters:
         calls: list[Command] = []
         for group in groups:
             record = f"{group.stem}{self._keyspace.record_tail(key)}"
-            calls.append((1 + len(group.counters), record, *group.counters, "", request.id, 0, *self._now()))
+            calls.append((1 + len(group.counters), record, *group.counters, "", request.id, 0, self._now()))
         for pause_s in (*_GIVE_BACK_PAUSES_S, None):
             try:
                 await script("refund").run(self._link, calls, [group.slot for group in groups])
@@ -268,13 +268,13 @@ class ClusterCounters:
         for one, slot, record in zip(keys, slots, records, strict=True):
             counters = counters_of(record)
             if counters:
-                calls.append((1 + len(counters), one, *counters, record, "", 1, *self._now()))
+                calls.append((1 + len(counters), one, *counters, record, "", 1, self._now()))
                 where.append(slot)
         replies = await script("refund").run(self._link, calls, where) if calls else []
         return any(reply == 1 for reply in replies)
 
-    def _now(self) -> tuple[int, ...]:
-        return () if self.test_now_ms is None else (self.test_now_ms,)
+    def _now(self) -> str | int:
+        return "" if self.test_now_ms is None else self.test_now_ms
 
     async def close(self) -> None:
         """See `Counters.close`; give-backs that are under way get a second."""

@@ -151,8 +151,12 @@ class Question:
         newcomers = self.scenario.newcomers_percent
         return msgspec.msgpack.encode([len(self.on), address, trust, plan, len(self.passing), newcomers, limits])
 
-    def keys(self, stems: Sequence[str]) -> list[str]:
-        """The keys that lua/decide.lua wants, for the stems of the subjects `on`."""
+    def counters(self, stems: Sequence[str]) -> list[str]:
+        """The keys of the limits' counters, for the stems of the subjects `on`."""
+        return [stems[one.at] + one.tail for one in self.limits]
+
+    def marks(self, stems: Sequence[str]) -> list[str]:
+        """The keys that are only read, as lua/decide.lua wants them."""
         keys = [f"{stem}:block" for stem in stems]
         keys += [f"{stem}:challenge" for stem in stems]
         if self.trusted is not None:
@@ -161,8 +165,6 @@ class Question:
             keys.append(f"{stems[self.customer]}:plan")
         for at in self.passing:
             keys.append(f"{stems[at]}:pass")
-        for one in self.limits:
-            keys.append(stems[one.at] + one.tail)
         return keys
 
     def states(self, numbers: Sequence[int]) -> list[LimitState]:

@@ -26,10 +26,10 @@ A = "ip:203.0.113.7"
 
 @pytest.fixture(scope="module", params=BINARIES)
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the page's two users and no other."""
+    """A server with the page's users and no other."""
     server = single(BINARIES[request.param], tmp_path_factory.mktemp("acl"))
     lines = re.findall(r"^ACL SETUSER .*$", PAGE, re.MULTILINE)
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         assert server.call(*line.split()) == b"OK"
     server.call("ACL", "SETUSER", "default", "off")
