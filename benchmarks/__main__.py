@@ -17,6 +17,7 @@ BENCHES = {
     "worker_rss_1m_mb": ["worker_rss"],
     "store_writes": ["store_writes"],
     "analytics_rows": ["analytics_rows"],
+    "publish_overhead_us": ["publish_overhead"],
     "counter_memory": ["counter_memory"],
 }
 """Name as given in ONLY -> modules of this folder."""

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
     from penaltybox.producers.loop_thread import LoopThread
 
-LINGER_MS: Final = 50
+LINGER_MS: Final = 100
+IDLE_TICKS: Final = 20
+"""So many looks at an empty queue, and the thread sleeps until it is woken: waking it costs more than a look."""
 AT_ONCE: Final = 50
 """Records handled without letting other threads run; half a millisecond."""
 GRACE_S: Final = 1.0
@@ -185,8 +187,10 @@ class BackgroundPublisher:
         while True:
             await self._awake.wait()
             self._awake.clear()
-            while self._queue:
+            empty = 0
+            while empty < IDLE_TICKS:
                 await asyncio.sleep(self._linger_s)
+                empty = 0 if self._queue else empty + 1
                 await self._drain()
             self._idle = True
             if self._queue:  # offered between the look and the flag

@@ -34,6 +34,7 @@ REQUEST_TIMEOUT_MS: Final = 6_000
 BATCH_BYTES: Final = 131_072
 FIRST_REST_S: Final = 0.5
 LONGEST_REST_S: Final = 8.0
+SWEEP_S: Final = 0.25
 TICK_S: Final = 1.0
 ADOPT_S: Final = 30.0
 RESENT_AT_ONCE: Final = 100
@@ -291,13 +292,21 @@ class Dispatch:
 
     async def _tend(self) -> None:
         """Every second: what was spilled is forced to the disk, and what is to be said is said."""
+        ticks = 0
         while True:
+            await asyncio.sleep(SWEEP_S)
+            if self._lanes is not None:
+                self._lanes.sweep()
+            ticks += 1
+            if ticks * SWEEP_S < TICK_S:
+                continue
+            ticks = 0
             try:
-                await self._on_disk(self.spill.sync)
+                if self.spill.dirty:
+                    await self._on_disk(self.spill.sync)
             except OSError as error:
                 self._mistakes.tell(f"{self.spill.directory}: {error}", time.monotonic())
             self._outage.tick(time.monotonic())
-            await asyncio.sleep(TICK_S)
 
     async def _empty_spill(self) -> None:
         """Sends what was spilled when Kafka is there, and what processes left that are gone."""

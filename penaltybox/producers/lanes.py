@@ -8,6 +8,7 @@ one record that tries it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -45,12 +46,15 @@ class Ledger(Protocol):
 class _Lane:
     """The records of one partition."""
 
-    __slots__ = ("flying", "pending", "rest_s", "slow", "task", "until")
+    __slots__ = ("confirmed_before", "flying", "pending", "place", "rest_s", "since", "size", "slow", "task", "until")
 
-    def __init__(self) -> None:
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place = place
         self.pending: deque[Sealed] = deque()
         self.flying: list[Sealed] = []
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[int] | None = None
+        self.since = 0.0
+        self.size = self.confirmed_before = 0
         self.slow = False
         self.until: float | None = None
         self.rest_s = FIRST_REST_S
@@ -77,9 +81,28 @@ class Lanes:
 
     def put(self, records: Iterable[Sealed]) -> None:
         """Takes records; those that cannot wait here are given back as unsent at once."""
-        unsent = [record for record in records if not self._taken(record)]
+        unsent, touched = [], set()
+        counts: dict[str, int] = {}
+        for record in records:
+            lane = self._lane(record, counts)
+            if lane is None or not self._has_room(lane, record):
+                unsent.append(record)
+                continue
+            lane.pending.append(record)
+            self.held += 1
+            touched.add(lane)
+        for lane in touched:
+            if lane.task is None:
+                self._launch(lane)
         if unsent:
             self._ledger.unsent(unsent)
+
+    def sweep(self) -> None:
+        """To be called a few times a second: hands back what must be kept of lanes that have waited too long."""
+        now = time.monotonic()
+        for lane in self._lanes.values():
+            if lane.task is not None and now - lane.since > SECURE_S:
+                self._secure(lane)
 
     async def deliver(self, records: Iterable[Sealed]) -> tuple[int, list[Sealed]]:
         """Sends records beside the lanes and waits; how many Kafka confirmed, and those that may be sent again.
@@ -88,8 +111,9 @@ class Lanes:
         """
         groups: dict[tuple[str, int], deque[Sealed]] = {}
         left = []
+        counts: dict[str, int] = {}
         for record in records:
-            place = self._place(record)
+            place = self._place(record, counts)
             if place is None:
                 left.append(record)
             else:
@@ -113,58 +137,59 @@ class Lanes:
         self.held = 0
         return left
 
-    def _taken(self, record: Sealed) -> bool:
-        place = self._place(record)
+    def _lane(self, record: Sealed, counts: dict[str, int]) -> _Lane | None:
+        place = self._place(record, counts)
         if place is None:
             self._ledger.stuck(UnknownTopicOrPartitionError(), alone=False)
-            return False
+            return None
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = _Lane()
+            lane = self._lanes[place] = _Lane(place)
+        return lane
+
+    def _has_room(self, lane: _Lane, record: Sealed) -> bool:
         if lane.until is not None:
             now = time.monotonic()
             if now < lane.until:
                 return False
             lane.rest_s = min(2 * lane.rest_s, LONGEST_REST_S)
             lane.until = now + lane.rest_s
-        if (record.kept and lane.slow) or self.held >= self._room or len(lane.pending) >= self._room // 2:
+        if record.kept and lane.slow:
             return False
-        lane.pending.append(record)
-        self.held += 1
-        if lane.task is None:
-            lane.task = asyncio.get_running_loop().create_task(self._run(place, lane))
-        return True
+        return self.held < self._room and len(lane.pending) < self._room // 2
 
-    def _place(self, record: Sealed) -> tuple[str, int] | None:
-        partitions = self._producer.client.cluster.partitions_for_topic(record.topic)
-        if not partitions:
+    def _place(self, record: Sealed, counts: dict[str, int]) -> tuple[str, int] | None:
+        """Topic and partition; `counts` remembers how many partitions the topics have, for one run of records."""
+        count = counts.get(record.topic)
+        if count is None:
+            known = self._producer.client.cluster.partitions_for_topic(record.topic)
+            count = counts[record.topic] = len(known or ())
+        if not count:
             return None
         place = self._places.get(record.key)
         if place is None:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
             place = self._places[record.key] = murmur2(record.key) & 0x7FFFFFFF
-        return record.topic, place % len(partitions)
+        return record.topic, place % count
 
-    async def _run(self, place: tuple[str, int], lane: _Lane) -> None:
-        while lane.pending:
-            batch, lane.flying = self._batch(lane.pending)
-            size, before = len(lane.flying), self._confirmed
-            sending = asyncio.ensure_future(self._send(place, batch, lane.flying))
-            try:
-                done, _ = await asyncio.wait({sending}, timeout=SECURE_S)
-                if not done:
-                    self._secure(lane)
-                    await asyncio.wait({sending})
-            except asyncio.CancelledError:
-                sending.cancel()
-                raise
-            error = sending.exception()
-            if error is None:
-                self._answered(lane, refused=size - sending.result())
-            else:
-                self._failed(lane, error, alone=self._confirmed != before)
+    def _launch(self, lane: _Lane) -> None:
+        batch, lane.flying = self._batch(lane.pending)
+        lane.size, lane.confirmed_before, lane.since = len(lane.flying), self._confirmed, time.monotonic()
+        lane.task = asyncio.get_running_loop().create_task(self._send(lane.place, batch, lane.flying))
+        lane.task.add_done_callback(functools.partial(self._landed, lane))
+
+    def _landed(self, lane: _Lane, task: asyncio.Task[int]) -> None:
         lane.task = None
+        if task.cancelled():  # whoever cancelled it took the records
+            return
+        error = task.exception()
+        if error is None:
+            self._answered(lane, refused=lane.size - task.result())
+        else:
+            self._failed(lane, error, alone=self._confirmed != lane.confirmed_before)
+        if lane.pending:
+            self._launch(lane)
 
     def _secure(self, lane: _Lane) -> None:
         lane.slow = True

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penaltybox.contracts.decoding import decode_decision, decode_outcome
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Outcome, encode
-from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.contracts.topics import Topics, record_key
+from penaltybox.contracts.subjects import Canonicaliser, most_specific
+from penaltybox.contracts.topics import Topics
 from penaltybox.producers.pseudonyms import Pseudonyms
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
 
 _ANY_TIME: Final = 1 << 52
+MAX_SETS: Final = 1000
 
 
 class Sealed(NamedTuple):
@@ -40,6 +41,8 @@ class Sealer:
         self.topics: Final = Topics.named(settings.topic_prefix)
         self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
         self._pseudonyms = Pseudonyms(settings)
+        self._leading: dict[tuple[str, ...], str] = {}
+        """Dimensions that came together -> the most specific one: a program has few sets of them."""
 
     def seal(self, record: Decision | Outcome) -> Sealed:
         """The record as it may leave.
@@ -48,7 +51,7 @@ class Sealer:
             BadEvent: a subject that is not allowed, or a record over 4 KiB: it would be a dead letter.
         """
         record = self._pseudonyms.applied(record)
-        key = record_key(record.subjects, self._canonicaliser)
+        key = self._key(record.subjects)
         value = encode(record)
         if len(value) > MAX_RECORD_BYTES:
             raise BadEvent("too_large", f"record {record.id}: {len(value)} bytes, the limit is {MAX_RECORD_BYTES}")
@@ -66,6 +69,16 @@ class Sealer:
             decision = decode_decision(value, _ANY_TIME, self._canonicaliser)
         except BadEvent:
             outcome = decode_outcome(value, _ANY_TIME, self._canonicaliser)
-            return Sealed(self.topics.outcomes, record_key(outcome.subjects, self._canonicaliser), value, kept=True)
-        key = record_key(decision.subjects, self._canonicaliser)
+            return Sealed(self.topics.outcomes, self._key(outcome.subjects), value, kept=True)
+        key = self._key(decision.subjects)
         return Sealed(self.topics.decisions, key, value, decision.action != "allow")
+
+    def _key(self, subjects: dict[str, str]) -> bytes:
+        """As `record_key` makes it."""
+        dimensions = tuple(subjects)
+        leading = self._leading.get(dimensions)
+        if leading is None:
+            if len(self._leading) >= MAX_SETS:
+                self._leading.clear()
+            leading = self._leading[dimensions] = most_specific(dimensions)
+        return self._canonicaliser.subject(leading, subjects[leading]).encode()

@@ -58,6 +58,7 @@ class Spill:
 
     Attributes:
         size: bytes in its files, those that it adopted included.
+        dirty: something was appended since the last `sync`.
         trouble: why the last `append` could not take everything.
 
     Args:
@@ -79,7 +80,7 @@ class Spill:
         self._file = -1
         self._open_bytes = 0
         self._number = 0
-        self._dirty = False
+        self.dirty = False
         self._measured: float | None = None
         self._room_left = 0
 
@@ -117,9 +118,9 @@ class Spill:
 
     def sync(self) -> None:
         """Forces what was appended to the disk."""
-        if self._dirty:
+        if self.dirty:
             os.fsync(self._file)
-            self._dirty = False
+            self.dirty = False
 
     def seal(self) -> None:
         """Ends the segment that is open: it may be sent, the next append begins another."""
@@ -216,7 +217,7 @@ class Spill:
         self._open_bytes += len(data)
         self._room_left -= len(data)
         self.size += len(data)
-        self._dirty = True
+        self.dirty = True
 
     def _begin(self) -> None:
         if not self._token:

@@ -98,7 +98,12 @@ async def test_a_partition_without_a_leader_is_its_own_trouble(
     await wait_until(lambda: len(client.sent) == 2)
     client.answer(1)
     await wait_until(lambda: ledger.published == 5)
-    await wait_until(lambda: len(ledger.left) == 3)
+
+    def secured() -> bool:
+        lanes.sweep()
+        return len(ledger.left) == 3
+
+    await wait_until(secured)
     assert all(record.kept for record in ledger.left)
     lanes.put(records(0, 1, kept=True))
     assert len(ledger.left) == 4, "a slow lane takes no refusals: disk is safer"
