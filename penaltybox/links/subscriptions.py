@@ -99,12 +99,16 @@ class Subscription:
 
     async def _beat(self, connection: Any) -> None:
         while True:
-            now = self._clock()
-            if self._asked and now - self._asked[0] > SILENCE_S * 1000:
-                raise TimeoutError
-            self._asked.append(now)
+            if self._is_silent():
+                await asyncio.sleep(BEAT_S)  # perhaps it is us who stood still, and the answer is waiting
+                if self._is_silent():
+                    raise TimeoutError
+            self._asked.append(self._clock())
             await self._send(connection, "PING")
             await asyncio.sleep(BEAT_S)
+
+    def _is_silent(self) -> bool:
+        return bool(self._asked) and self._clock() - self._asked[0] > SILENCE_S * 1000
 
     @staticmethod
     async def _send(connection: Any, *command: str) -> None:

@@ -13,7 +13,7 @@ from penaltybox.contracts.keyspace import slot_of
 from penaltybox.contracts.settings import Settings
 from penaltybox.producers.composition import open_limiter
 from tests.producers.limiters import Rig, policy, request, rig_on, url_of
-from tests.redis_servers import BINARIES, KINDS, Server, single
+from tests.redis_servers import BINARIES, CLUSTERING, KINDS, SentinelTrio, Server, single
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -173,6 +173,43 @@ async def test_a_server_that_is_away_at_the_start_is_no_error(own_server: Server
         own_server.call("HSET", "pbx:cidr", "192.0.2.0/24", "{}")
         await wait_until(lambda: hears(limiter), what="a subscription")
         await wait_until(lambda: is_denied(limiter), what="the ban")
+
+
+async def test_each_node_of_a_cluster_is_heard_itself(redis_by_kind: dict[str, Any]) -> None:
+    """A subscription to one node is lost: nothing is believed longer than a second until it is back."""
+    cluster = redis_by_kind["cluster"]
+    async with rig_on(cluster) as rig, limiter_on(rig) as limiter:
+        for server in cluster.servers:
+            await ban(rig, "user:u")
+            await wait_until(lambda: is_denied(limiter), what="the block")
+            await rig.drop("user:u", "block")  # nobody is told
+            lifted = time.monotonic()
+            server.call("CLIENT", "KILL", "TYPE", "pubsub")
+            await wait_until(lambda: is_allowed(limiter), what="an allowed request")
+            assert time.monotonic() - lifted < SECOND_S
+            await wait_until(lambda: hears(limiter), what="a new subscription")
+
+
+async def test_after_a_failover_the_new_master_is_heard(tmp_path: Path) -> None:
+    """Sentinel makes the replica master: an unban there is seen within a second once it is."""
+    trio = SentinelTrio(str(CLUSTERING), tmp_path)
+    try:
+        async with rig_on(trio) as rig, limiter_on(rig) as limiter:
+            await ban(rig, "user:u")
+            await wait_until(lambda: is_denied(limiter), what="the block")
+            await wait_until(lambda: is_replicated(trio, rig), what="the replica to have it")
+            trio.master.kill()
+            await wait_until(lambda: hears(limiter) and b"role:master" in trio.replica.call("INFO", "replication"), 30)
+            assert await is_denied(limiter)
+            lifted = await unban(rig, "user:u")
+            await wait_until(lambda: is_allowed(limiter), what="an allowed request")
+            assert time.monotonic() - lifted < SECOND_S
+    finally:
+        trio.kill()
+
+
+def is_replicated(trio: SentinelTrio, rig: Rig) -> bool:
+    return bool(trio.replica.call("EXISTS", f"{rig.keyspace.stem('user:u')}:block"))
 
 
 async def test_plan_and_trust_are_live_within_a_second(own_server: Server) -> None:
