@@ -12,8 +12,11 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.contracts.settings import Settings
 from penaltybox.producers.composition import open_limiter
+from penaltybox.sinks.redis_store import RedisSubjectStore
+from penaltybox.sinks.subject_store import Written
 from tests.producers.limiters import Rig, policy, request, rig_on, url_of
 from tests.redis_servers import BINARIES, CLUSTERING, KINDS, SentinelTrio, Server, single
+from tests.sinks.stores.blobs import block, write
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -75,6 +78,21 @@ async def test_an_unban_is_seen_within_a_second(rig: Rig) -> None:
             assert await action(limiter) == "deny"
         assert limiter.counts.asked <= 2  # once more if the message of the ban came after the first answer
         lifted = await unban(rig, "user:u")
+        await wait_until(lambda: is_allowed(limiter), what="an allowed request")
+        assert time.monotonic() - lifted < SECOND_S
+
+
+async def test_what_the_processors_write_is_heard(rig: Rig) -> None:
+    """A block written and lifted by the subject store itself, as workers and `unban` do it, is seen within a second."""
+    store = RedisSubjectStore(rig.link, prefix=rig.keyspace.prefix)
+    async with limiter_on(rig) as limiter:
+        assert await action(limiter) == "allow"
+        (first,) = await store.write([write("user:u", nonce=1, end=1 << 42, marks=(block(b'{"until":null}'),))])
+        assert isinstance(first, Written)
+        await wait_until(lambda: is_denied(limiter), what="the block")
+        (second,) = await store.write([write("user:u", (first.number, 1), nonce=2, end=1 << 42, marks=(block(None),))])
+        lifted = time.monotonic()
+        assert isinstance(second, Written)
         await wait_until(lambda: is_allowed(limiter), what="an allowed request")
         assert time.monotonic() - lifted < SECOND_S
 
