@@ -234,18 +234,18 @@ def serve(count):
     seen = []
     for _ in range(count):
         protected({"PATH_INFO": "/", "REQUEST_METHOD": "GET"}, lambda status, *_: seen.append(status[:3]))
-    return seen.count("200")
-print(serve(5), flush=True)
+    os.write(1, b"%d\\n" % seen.count("200"))  # whole lines: several processes write
+serve(5)
 children = []
 for _ in range(3):
     child = os.fork()
     if not child:
-        print(serve(20), flush=True)
+        serve(20)
         os._exit(0)
     children.append(child)
 for child in children:
     assert os.waitpid(child, 0)[1] == 0
-print(serve(5), flush=True)
+serve(5)
 """
 
 
