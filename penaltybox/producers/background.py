@@ -202,7 +202,10 @@ class BackgroundPublisher:
         while queue and self._dispatch.ready:
             records = [queue.popleft() for _ in range(min(AT_ONCE, len(queue)))]
             self._counters.offered += len(records)
-            self._dispatch.take(records)
+            try:
+                self._dispatch.take(records)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next records have their own fate
+                self._dispatch.refused(len(records), error)
             await asyncio.sleep(0)
 
     async def _emptied(self) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SECURE_S: Final = 1.0
 FIRST_REST_S: Final = 1.0
 LONGEST_REST_S: Final = 10.0
-MAX_PLACES: Final = 50_000
+MAX_PLACES: Final = 20_000
 
 
 class Ledger(Protocol):

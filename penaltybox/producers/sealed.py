@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _ANY_TIME: Final = 1 << 52
 MAX_SETS: Final = 1000
+MAX_KEYS: Final = 20_000
 
 
 class Sealed(NamedTuple):
@@ -39,10 +40,15 @@ class Sealer:
 
     def __init__(self, settings: Settings) -> None:
         self.topics: Final = Topics.named(settings.topic_prefix)
-        self._canonicaliser = Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions)
+        self._settings = settings
+        self._forget()
         self._pseudonyms = Pseudonyms(settings)
         self._leading: dict[tuple[str, ...], str] = {}
         """Dimensions that came together -> the most specific one: a program has few sets of them."""
+
+    def _forget(self) -> None:
+        self._canonicaliser = Canonicaliser(self._settings.ipv6_prefix, self._settings.hashed_dimensions)
+        self._keys: dict[tuple[str, str], bytes] = {}
 
     def seal(self, record: Decision | Outcome) -> Sealed:
         """The record as it may leave.
@@ -81,4 +87,10 @@ class Sealer:
             if len(self._leading) >= MAX_SETS:
                 self._leading.clear()
             leading = self._leading[dimensions] = most_specific(dimensions)
-        return self._canonicaliser.subject(leading, subjects[leading]).encode()
+        subject = (leading, subjects[leading])
+        key = self._keys.get(subject)
+        if key is None:
+            if len(self._keys) >= MAX_KEYS:
+                self._forget()
+            key = self._keys[subject] = self._canonicaliser.subject(*subject).encode()
+        return key

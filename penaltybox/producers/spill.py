@@ -41,14 +41,14 @@ class Segment(NamedTuple):
 
 
 def spill_directory(settings: Settings) -> Path:
-    """Where refusals for the settings' topics wait: below `spill_dir`, or below a temporary directory of this user.
+    """Where refusals for the settings' topics wait: below `spill_dir`, or in a temporary directory of this user.
 
-    There the cluster's address is in the name, because nobody said which cluster the directory is for.
+    That one has the cluster in its name, because nobody said which cluster it is for.
     """
     if settings.spill_dir:
         return Path(settings.spill_dir) / settings.topic_prefix
-    own = Path(tempfile.gettempdir()) / f"penaltybox-spill-{os.geteuid()}"
-    return own / f"{settings.topic_prefix}-{stable_id(settings.kafka)[:12]}"
+    whose = f"{os.geteuid()}-{stable_id(settings.kafka)[:12]}"
+    return Path(tempfile.gettempdir()) / f"penaltybox-spill-{whose}-{settings.topic_prefix}"
 
 
 class Spill:
@@ -133,7 +133,9 @@ class Spill:
         """Segments to send: each process's in order, our own last. The open one is sealed for it."""
         self.seal()
         tokens = sorted(self._locks, key=lambda token: token == self._token)
-        return [Segment(path, token) for token in tokens for path in self._segments(token)]
+        found = [Segment(path, token) for token in tokens for path in self._segments(token)]
+        self.size = sum(_size(segment.path) for segment in found)  # somebody may have deleted some
+        return found
 
     def adopt(self) -> int:
         """Takes over what processes left that are gone; how many segments that is."""
@@ -146,9 +148,11 @@ class Spill:
             if lock is None:
                 continue
             self._locks[token] = lock
+            for part in self.directory.glob(f"{token}.*.part"):  # its segment is whole
+                part.unlink()
             segments = self._segments(token)
             adopted += len(segments)
-            self.size += sum(path.stat().st_size for path in segments)
+            self.size += sum(map(_size, segments))
             if not segments:
                 self._release(token)
         return adopted
@@ -161,7 +165,7 @@ class Spill:
     def settle(self, segment: Segment, left: Iterable[bytes] = ()) -> None:
         """Its records are in Kafka, but for those `left`: they stay, in its place."""
         rest = b"".join(line + b"\n" for line in left)
-        self.size += len(rest) - segment.path.stat().st_size
+        self.size += len(rest) - _size(segment.path)
         if rest:
             part = segment.path.with_suffix(".part")
             with part.open("wb") as file:
@@ -268,11 +272,11 @@ class Spill:
         return sorted(self.directory.glob(f"{token}.*.jsonl"))
 
     def _age(self, token: str) -> float:
-        ages = [path.stat().st_mtime for path in self._segments(token)]
-        return min(ages, default=0.0)
+        """When its last segment was written: the processes' records go roughly in the order of time."""
+        return max((path.stat().st_mtime for path in self._segments(token)), default=0.0)
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _size(entry: os.DirEntry[str] | Path) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:
@@ -287,9 +291,6 @@ def _make_private(directory: Path) -> None:
     """
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
-    for path in (directory.parent, directory):
-        found = path.lstat()
-        if path == directory and found.st_uid != os.geteuid():
-            raise PermissionError(f"{path} belongs to another user (uid {found.st_uid})")
-    if directory.parent.lstat().st_uid not in {os.geteuid(), 0}:
-        raise PermissionError(f"{directory.parent} belongs to another user (uid {directory.parent.lstat().st_uid})")
+    owner = directory.lstat().st_uid  # of a link, if somebody put one there
+    if owner != os.geteuid():
+        raise PermissionError(f"{directory} belongs to another user (uid {owner})")

@@ -178,6 +178,31 @@ def test_a_killed_process_leaves_all_that_it_wrote(tmp_path: Path, how: str) -> 
     heir.close()
 
 
+def test_a_half_written_rest_is_nothing(tmp_path: Path) -> None:
+    """Killed while the rest of a segment was written: the segment is whole, the half rest is thrown away."""
+    owner, heir = Spill(tmp_path / "s", 1 << 20), Spill(tmp_path / "s", 1 << 20)
+    owner.append(lines(0, 10))
+    (segment,) = owner.waiting()
+    owner.close()
+    segment.path.with_suffix(".part").write_bytes(b"half a li")
+    assert heir.adopt() == 1
+    assert read_all(heir) == lines(0, 10)
+    heir.settle(segment)
+    heir.close()
+    assert not list((tmp_path / "s").iterdir())
+
+
+def test_files_that_somebody_deleted_are_no_trouble(spill: Spill) -> None:
+    """An operator empties the directory: nothing waits any more, and new records find their place."""
+    spill.append(lines(0, 10))
+    (segment,) = spill.waiting()
+    segment.path.unlink()
+    assert (spill.waiting(), spill.size) == ([], 0)
+    spill.settle(segment)
+    assert spill.append(lines(10, 20)) == 10
+    assert read_all(spill) == lines(10, 20)
+
+
 def test_clusters_do_not_mix() -> None:
     """Without a directory of the user's choice there is one per cluster and prefix; with one, one per prefix."""
     places = {
