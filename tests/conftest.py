@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +25,6 @@ from tests.servers import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 LEFT_OUT = pytest.StashKey[list[str]]()
 TOLD = pytest.StashKey[list[str]]()
@@ -64,8 +65,13 @@ def _missing(config: pytest.Config, item: pytest.Item) -> str:
     if item.get_closest_marker("apache_kafka") and not config.getoption("--kafka"):
         return "needs Apache Kafka (make test-kafka)"
     wanted = [name for mark in item.iter_markers("programs") for name in mark.args]
-    missing = [name for name in wanted if shutil.which(name) is None]
+    missing = [name for name in wanted if not _installed(name)]
     return f"needs {', '.join(missing)}" if missing and os.environ.get("CI") != "true" else ""
+
+
+def _installed(program: str) -> bool:
+    """On the PATH, or beside this Python: some servers come in wheels."""
+    return shutil.which(program) is not None or (Path(sys.executable).parent / program).exists()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

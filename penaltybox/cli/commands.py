@@ -20,6 +20,7 @@ from penaltybox.cli import (
     quota,
     restore,
     roles,
+    serve,
     setup,
     unban,
 )
@@ -45,6 +46,7 @@ app.command("demo", rich_help_panel=_TRY)(demo.demo)
 app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
+app.command("serve", rich_help_panel=_RUN)(serve.serve)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.command("restore", rich_help_panel=_RUN)(restore.restore)
 app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)

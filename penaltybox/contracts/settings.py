@@ -78,6 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device_header: HeaderName = ""
     device_cookie: Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}$")] = ""
 
+    quota_headers: Literal["structured", "triple", "x_triple", "none"] = "structured"
+    challenge_url: Annotated[str, Meta(pattern=r"^(https?://|/)[\x21-\x7e]*$|^$")] = ""
+
     serve_host: str = "127.0.0.1"
     serve_port: Annotated[int, Meta(ge=0, le=65_535)] = 8118
     serve_processes: Annotated[int, Meta(ge=1, le=256)] = 1

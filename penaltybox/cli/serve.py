@@ -1,0 +1,145 @@
+"""`penaltybox serve`: the decision service that gateways and programs ask over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from penaltybox.cli.console import PolicyFile, policy_of, policy_path, settings, typed_subject
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.settings import PREFIX, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.producers.service.application import Application
+    from penaltybox.producers.service.desk import Desk
+
+_CLIENT_HEADER: Final = "X-Forwarded-For"
+_log = logging.getLogger("penaltybox.service")
+
+
+def serve(
+    *,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; else PENALTYBOX_SERVE_HOST.", show_default=False)
+    ] = "",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="The port; else PENALTYBOX_SERVE_PORT.", show_default=False),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="How many processes; else PENALTYBOX_SERVE_PROCESSES.", show_default=False),
+    ] = None,
+    policy_file: PolicyFile = None,
+) -> None:
+    """Decide requests for gateways (nginx, Traefik, Caddy, Envoy) and for programs in any language, over HTTP.
+
+    Listens on 127.0.0.1 port 8118 unless told otherwise, until SIGTERM or Ctrl-C. docs/gateways has a complete
+    configuration for each gateway. To see it answer:
+
+        penaltybox serve --policy default
+
+        curl http://127.0.0.1:8118/v1/decide -d '{"scenario":"coupon_claim","subjects":{"user":"10086"}}'
+
+    Which scenario a client's request belongs to is said by the policy (scenarios.NAME.routes), or by the gateway
+    (?scenario=). What happens while Redis is away is said by the scenario too (failure: open, closed, local).
+    """
+    try:
+        _serve(_changed(settings(), host, port, processes), policy_file)
+    except PenaltyboxError as error:
+        line = {"ts": now_ms(), "level": "ERROR", "error": type(error).__name__, "message": str(error)}
+        sys.stderr.buffer.write(msgspec.json.encode(line) + b"\n")
+        raise typer.Exit(2) from error
+
+
+def _changed(values: Settings, host: str, port: int | None, processes: int | None) -> Settings:
+    return msgspec.structs.replace(
+        values,
+        serve_host=host or values.serve_host,
+        serve_port=values.serve_port if port is None else port,
+        serve_processes=processes or values.serve_processes,
+    )
+
+
+def _serve(values: Settings, policy_file: object) -> None:
+    try:
+        from penaltybox.producers.service import server
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"serve needs {error.name}: pip install 'penaltybox[serve]'") from error
+    from penaltybox.cli.roles import log_as
+
+    path = policy_path(policy_file, values)  # type: ignore[arg-type]
+    policy = policy_of(path, values)
+    log_as(values.log_level)
+    listener = server.listen(values.serve_host, values.serve_port)
+    host, number = listener.getsockname()[:2]
+    where = f"http://{f'[{host}]' if ':' in host else host}:{number}"
+    _log.info("serving on %s: policy %s, version %s", where, path, policy.version)
+    warning = server.exposure(values.serve_host, values.serve_secret)
+    if warning:
+        _log.warning("%s", warning)
+    # Each process reads its settings itself, this one included: they pass through the environment.
+    os.environ[f"{PREFIX}POLICY"] = str(path)
+    server.run(
+        "penaltybox.cli.serve:application",
+        listener,
+        processes=values.serve_processes,
+        stop_timeout_s=values.stop_timeout_s,
+    )
+
+
+def application() -> Application:
+    """The ASGI application of one process, by the settings in its environment."""
+    from penaltybox.cli.roles import log_as
+    from penaltybox.producers.service.application import Application
+    from penaltybox.producers.service.server import end_with_parent, quiet
+
+    values = settings()
+    policy = policy_of(None, values)
+    log_as(values.log_level)
+    quiet()
+    end_with_parent()
+    return Application(lambda: _desk(values, policy), secret=values.serve_secret)
+
+
+@asynccontextmanager
+async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
+    """What answers in this process: the limiter, its publisher, and a look into Redis."""
+    from penaltybox.links.connections import endpoint_of, open_link
+    from penaltybox.producers.background import BackgroundPublisher
+    from penaltybox.producers.composition import open_limiter
+    from penaltybox.producers.http.answers import AnswerOptions
+    from penaltybox.producers.http.requests import RequestReader
+    from penaltybox.producers.service.desk import Desk
+    from penaltybox.producers.service.standing import Standings
+
+    link = open_link(endpoint_of(values))
+    source = f"serve/{socket.gethostname()}-{os.getpid()}"[:128]
+    try:
+        async with (
+            BackgroundPublisher(values) as publisher,
+            open_limiter(values, policy, source=source, publisher=publisher) as limiter,
+        ):
+            yield Desk(
+                limiter,
+                policy,
+                RequestReader.of(values, policy, header=_CLIENT_HEADER),
+                canonical=lambda text: typed_subject(text, values),
+                standings=Standings(link, values.redis_prefix),
+                publisher=publisher,
+                options=AnswerOptions(headers=values.quota_headers, challenge_url=values.challenge_url),
+                client_header=values.client_ip_header or _CLIENT_HEADER,
+            )
+    finally:
+        await link.close()

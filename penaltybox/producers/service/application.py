@@ -1,0 +1,118 @@
+"""The decision service as an ASGI application: who may call, which call it is, and its answer.
+
+/auth/nginx  /auth/forward  /auth/envoy/…     a gateway asks about a client's request
+POST /v1/decide  /v1/refund  /v1/outcomes     a program asks, gives back, tells what became of it
+GET /v1/subjects/{subject}                    how a subject stands
+GET /healthz  /readyz                         alive; able to decide
+"""
+
+from __future__ import annotations
+
+import logging
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any, Final
+
+from penaltybox.contracts.errors import BadEvent, PenaltyboxError, StoreUnavailable
+from penaltybox.producers.service import gateways
+from penaltybox.producers.service.calls import Call, read_body
+from penaltybox.producers.service.replies import Refusal, Reply, document, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+    from contextlib import AbstractAsyncContextManager
+
+    from penaltybox.producers.service.calls import Receive, Scope
+    from penaltybox.producers.service.desk import Desk
+
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+SECRET: Final = b"x-penaltybox-secret"
+_SUBJECTS: Final = "/v1/subjects/"
+_log = logging.getLogger("penaltybox.service")
+
+
+class Application:
+    """An ASGI application; the server's start and stop open and close what it works with.
+
+    Args:
+        desk: opens what answers, at the server's start.
+        secret: what callers must send; empty if they need not.
+    """
+
+    def __init__(self, desk: Callable[[], AbstractAsyncContextManager[Desk]], *, secret: str = "") -> None:
+        self._open = desk
+        self._secret = secret.encode()
+        self._desk: Desk | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call, or the server's start and stop."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            call = Call.of(scope)
+            reply = await self._reply(call, receive)
+            headers = _encoded(reply)
+            if call.header(b"upgrade") is not None:  # the parser reads no second call behind such a one
+                headers.append((b"connection", b"close"))
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            async with self._open() as desk:
+                self._desk = desk
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                self._desk = None
+        except PenaltyboxError as error:
+            kind = "startup" if self._desk is None else "shutdown"
+            await send({"type": f"lifespan.{kind}.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _reply(self, call: Call, receive: Receive) -> Reply:
+        try:
+            return await self._routed(call, receive)
+        except Refusal as refusal:
+            return refusal.reply
+        except BadEvent as error:
+            return problem(422, error.detail)
+        except StoreUnavailable as error:
+            return problem(503, str(error))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and told as the others are
+            _log.exception("%s %s: no answer", call.method, call.path[:80])
+            return problem(500, "an error of the service; its log says more")
+
+    async def _routed(self, call: Call, receive: Receive) -> Reply:
+        if call.path == "/healthz":
+            return document({"alive": True})
+        desk = self._desk
+        if desk is None:
+            raise Refusal(503, "starting or stopping")
+        if call.path == "/readyz":
+            return await desk.readiness()
+        way = gateways.way_of(call.path)
+        if self._secret and not compare_digest(call.header(SECRET) or b"", self._secret):
+            # A gateway would pass a 401 on to the client, who can do nothing about it.
+            raise Refusal(500 if way else 401, f"{SECRET.decode()}: wanted the service's secret (serve_secret)")
+        if way is not None:
+            return await desk.check(way, call)
+        if call.path.startswith(_SUBJECTS):
+            _only("GET", call)
+            return await desk.standing(call.path[len(_SUBJECTS) :])
+        answer = {"/v1/decide": desk.decide, "/v1/refund": desk.refund, "/v1/outcomes": desk.outcome}.get(call.path)
+        if answer is None:
+            raise Refusal(404, "no such path; see docs/gateways")
+        _only("POST", call)
+        return await answer(call, await read_body(call, receive))
+
+
+def _only(method: str, call: Call) -> None:
+    if call.method != method:
+        raise Refusal(405, f"got {call.method}, wanted {method}", {"allow": method})
+
+
+def _encoded(reply: Reply) -> list[tuple[bytes, bytes]]:
+    headers = {**reply.headers, "content-length": str(len(reply.body))}
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,0 +1,92 @@
+"""The JSON that programs send and get: one struct each, unknown fields refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from penaltybox.contracts.events import Action, Id, Label, Reason, Subjects, Text  # noqa: TC001 - msgspec reads them
+from penaltybox.producers.service.replies import Refusal
+
+if TYPE_CHECKING:
+    from penaltybox.producers.http.answers import Answer
+    from penaltybox.producers.verdict import Verdict
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Key = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class DecideBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/decide. `cost` absent: what the policy's costs say about the route, else 1."""
+
+    scenario: Text = ""
+    subjects: Subjects
+    route: Annotated[str, Meta(max_length=256)] = ""
+    cost: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    idempotency_key: Annotated[str, Meta(max_length=128)] = ""
+    established: bool | None = None
+    attrs: Annotated[dict[str, Text], Meta(max_length=8)] = {}
+    id: Id | None = None
+
+
+class RefundBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/refund."""
+
+    idempotency_key: Key
+
+
+class OutcomeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/outcomes."""
+
+    label: Label
+    subjects: Subjects
+    ref: Annotated[str, Meta(max_length=128)] = ""
+    id: Id | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about a request, as JSON; `http` is how a server would tell it to the client."""
+
+    id: str
+    action: Action
+    reason: Reason | None
+    violated: tuple[str, ...]
+    retry_after_ms: int | None
+    permanent: bool
+    missing: str
+    limits: list[dict[str, Any]]
+    http: dict[str, Any]
+
+    @classmethod
+    def of(cls, request_id: str, verdict: Verdict, answer: Answer) -> Told:
+        """A verdict, and the HTTP answer made of it: status null where the application answers."""
+        http: dict[str, Any] = {"status": answer.status, "headers": dict(answer.headers)}
+        if answer.body:
+            http["body"] = msgspec.Raw(answer.body)
+        return cls(
+            id=request_id,
+            action=verdict.action,
+            reason=verdict.reason,
+            violated=verdict.violated,
+            retry_after_ms=verdict.retry_after_ms,
+            permanent=verdict.permanent,
+            missing=verdict.missing,
+            limits=[limit._asdict() for limit in verdict.limits],
+            http=http,
+        )
+
+
+def parsed(body: bytes, kind: type[Body]) -> Body:
+    """A body of this kind.
+
+    Raises:
+        Refusal: no JSON (400), or JSON of another form (422), with the field.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"not JSON: {error}") from error
