@@ -18,6 +18,7 @@ from penaltybox.cli import (
     keys,
     pauses,
     quota,
+    replay,
     restore,
     roles,
     serve,
@@ -44,6 +45,7 @@ _TRY, _RUN, _LOOK = "Try", "Run", "Look and act"
 
 app.command("demo", rich_help_panel=_TRY)(demo.demo)
 app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
+app.command("replay", rich_help_panel=_TRY)(replay.replay)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)

@@ -1,0 +1,146 @@
+"""`penaltybox replay`: what another policy would have done to recorded traffic. It touches nothing that is live."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from penaltybox.cli.console import AsJson, PolicyFile, err, policy_of, print_json, settings
+from penaltybox.cli.replay_job import RECORDED, Job
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.durations import parse_duration
+from penaltybox.processors.replay.times import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.replay.loop import Progress as Far
+
+_Baseline = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE|recorded",
+        help="What it is compared with: another policy file, or what live workers used then.",
+        show_default=False,
+    ),
+]
+_Source = Annotated[
+    str,
+    typer.Option(
+        metavar="kafka|FILE|combined:FILE|clickhouse",
+        help="The recorded events: the topics, JSON lines (.gz, .zst), Parquet, a web server's log, or ClickHouse.",
+    ),
+]
+_From = Annotated[str, typer.Option("--from", help="Results count from here: a time, a date, or -2h.")]
+_To = Annotated[str, typer.Option("--to", help="And before this.")]
+_WarmUp = Annotated[
+    str, typer.Option(metavar="DURATION", help="How far before --from to read; else as far as the policies look back.")
+]
+_Processes = Annotated[int, typer.Option(min=1, max=64, help="Share the partitions of the topics out, where possible.")]
+_Speed = Annotated[
+    float | None, typer.Option(min=0.001, help="Times the recorded pace, instead of as fast as it goes.")
+]
+
+
+def replay(
+    *,
+    policy_file: PolicyFile = None,
+    baseline: _Baseline = "",
+    source: _Source = "kafka",
+    from_: _From = "",
+    to: _To = "",
+    warm_up: _WarmUp = "",
+    processes: _Processes = 1,
+    speed: _Speed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run recorded traffic through a policy, in memory: which penalties it would have led to.
+
+    Nothing is written anywhere, no consumer group is joined, live Redis and ClickHouse are not asked.
+
+    A file of decisions, one JSON object a line, under a changed policy beside today's:
+
+        penaltybox replay --policy candidate.yaml --baseline current.yaml --source decisions.jsonl.gz
+
+    Only its last two hours; the days before them fill the windows and are left out of the result:
+
+        penaltybox replay --policy candidate.yaml --source decisions.jsonl.gz --from -2h --json
+    """
+    from penaltybox.cli.replay_job import run_job
+    from penaltybox.cli.replay_view import show_result
+
+    values = settings()
+    job = make_job(
+        values,
+        policy_of(policy_file, values),
+        baseline=baseline,
+        source=source,
+        span=(from_, to, warm_up),
+        processes=processes,
+        speed=speed,
+    )
+    with progress(quiet=as_json) as report:
+        result = asyncio.run(run_job(job, report=report))
+    if as_json:
+        print_json(result)
+    else:
+        show_result(result)
+
+
+def make_job(
+    values: Settings,
+    candidate: Policy,
+    *,
+    baseline: str,
+    source: str,
+    span: tuple[str, str, str],
+    processes: int = 1,
+    speed: float | None = None,
+) -> Job:
+    """A replay as the command's options describe it; `span` is (from, to, warm-up) as typed.
+
+    Raises:
+        ConfigurationError: an option, or the baseline's file, is not right.
+    """
+    now = now_ms()
+    from_, to, warm_up = span
+    return Job(
+        settings=values,
+        candidate=candidate,
+        baseline=None if baseline in ("", RECORDED) else policy_of(Path(baseline), values),
+        recorded=baseline == RECORDED,
+        source=source,
+        from_ms=parse_time(from_, "--from", now) if from_ else None,
+        to_ms=parse_time(to, "--to", now) if to else None,
+        warm_up_ms=parse_duration(warm_up, "--warm-up") if warm_up else None,
+        processes=processes,
+        speed=speed,
+    )
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[Far], None]]:
+    """A bar with rate and remaining time, on standard error while that is a terminal."""
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task("replaying", total=None, rate="")
+
+        def report(far: Far) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            rate = f"{far.decisions:,} decisions, {far.decisions / elapsed:,.0f}/s" if elapsed else ""
+            bar.update(task, completed=far.done, total=far.total, rate=rate)
+
+        yield report

@@ -1,0 +1,1 @@
+"""Replay: recorded traffic through the live engine, in memory, under another policy. It writes nothing anywhere."""

@@ -1,0 +1,262 @@
+"""The loop of a replay: slices from a source, through the worlds of both sides, into numbers and to an observer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Decision, Outcome
+from penaltybox.processors.replay.records import CLOCK, EVENT, Window
+from penaltybox.processors.replay.tally import SideResult, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from penaltybox.contracts.events import Hold
+    from penaltybox.processors.replay.observer import Observer, Side
+    from penaltybox.processors.replay.records import Entry, Reading
+    from penaltybox.processors.replay.world import Stepped, World
+
+_STEP_S: Final = 0.2
+"""With pacing: recorded time is let go in steps of so much real time."""
+
+
+class Progress(NamedTuple):
+    """How far a replay is. `done` of `total` in the source's unit; `total` None when nobody knows."""
+
+    done: int
+    total: int | None
+    unit: str
+    decisions: int
+    clock_ms: int
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What a replay found. Times are ms; counts are of what lies within the window, without the warm-up."""
+
+    source: str
+    from_ms: int | None
+    to_ms: int | None
+    first_ms: int = 0
+    last_ms: int = 0
+    decisions: int = 0
+    outcomes: int = 0
+    commands: int = 0
+    warm_up_ms: int = 0
+    """How long before `from_ms` the first record of the warm-up lies."""
+    warm_up_decisions: int = 0
+    refused: dict[str, int] = {}
+    """Records that could not be judged: reason -> how many."""
+    recorded_blocklist: int = 0
+    """Recorded denials by the blocklist (`count` times each): they came from the policy in force then. How much of
+    that demand another policy would have met is unknown."""
+    candidate: SideResult
+    baseline: SideResult | None = None
+    remarks: list[str] = []
+    processes: int = 1
+    seconds: float = 0.0
+
+    @property
+    def result_hash(self) -> str:
+        """The candidate's."""
+        return self.candidate.result_hash
+
+
+class Replay:
+    """One run over a source.
+
+    Args:
+        reading: the source.
+        worlds: side -> its world; the candidate's is always there.
+        window: which part counts.
+        observer: told of everything, if given.
+        report: told how far it is, after every slice.
+        speed: times the recorded pace; None as fast as it goes.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        worlds: Mapping[Side, World],
+        window: Window,
+        *,
+        observer: Observer | None = None,
+        report: Callable[[Progress], None] | None = None,
+        speed: float | None = None,
+    ) -> None:
+        self._reading = reading
+        self._worlds = worlds
+        self._window = window
+        self._observer = observer
+        self._report = report
+        self._speed = speed
+        self._tallies: dict[Side, Tally] = {side: Tally() for side in worlds}
+        self._counts = _Counts()
+        self._paced: tuple[int, float] | None = None
+
+    async def run(self) -> Result:
+        """Read the source to its end.
+
+        Raises:
+            ConfigurationError: it cannot be read, or there is nothing in the window.
+            StoreUnavailable: a server does not answer.
+        """
+        start = time.monotonic()
+        async for entries in self._reading.slices():
+            for part, counted in self._parts(entries):
+                await self._pace(part, counted=counted)
+                self._step(part, counted=counted)
+            self._told(entries)
+        return self._result(time.monotonic() - start)
+
+    def _parts(self, entries: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], bool]]:
+        """A slice cut where results begin to count, and, with pacing, into short steps of time."""
+        cut = 0
+        if self._window.from_ms is not None and entries[0][CLOCK] < self._window.from_ms:
+            cut = bisect_left(entries, self._window.from_ms, key=lambda entry: entry[CLOCK])
+            yield entries[:cut], False
+        rest = entries[cut:] if cut else entries
+        if not rest:
+            return
+        if self._speed is None:
+            yield rest, True
+            return
+        step_ms = max(1, int(_STEP_S * 1000 * self._speed))
+        while rest:
+            end = bisect_left(rest, rest[0][CLOCK] + step_ms, key=lambda entry: entry[CLOCK])
+            yield rest[:end], True
+            rest = rest[end:]
+
+    async def _pace(self, entries: Sequence[Entry], *, counted: bool) -> None:
+        if self._speed is None or not counted:
+            return
+        clock, now = entries[0][CLOCK], time.monotonic()
+        if self._paced is None:
+            self._paced = (clock, now)
+        due = self._paced[1] + (clock - self._paced[0]) / 1000 / self._speed
+        if due > now:
+            await asyncio.sleep(due - now)
+
+    def _step(self, entries: Sequence[Entry], *, counted: bool) -> None:
+        stepped = {side: world.step(entries) for side, world in self._worlds.items()}
+        self._counts.note(entries, counted=counted)
+        for side, one in stepped.items():
+            tally = self._tallies[side]
+            if counted:
+                for _, penalty in one.penalties:
+                    tally.add(penalty)
+                tally.stopped += len(one.stopped)
+        if self._observer is not None:
+            _tell(self._observer, entries, stepped, counted=counted)
+
+    def _told(self, entries: Sequence[Entry]) -> None:
+        if self._report is not None:
+            reading, counts = self._reading, self._counts
+            read = counts.decisions + counts.warm_up_decisions
+            self._report(Progress(reading.done, reading.total, reading.unit, read, entries[-1][CLOCK]))
+
+    def _result(self, seconds: float) -> Result:
+        reading, counts, window = self._reading, self._counts, self._window
+        if not counts.records:
+            raise ConfigurationError(_nothing(reading, counts))
+        sides = {
+            side: self._tallies[side].result(world.versions) for side, world in self._worlds.items()
+        }  # fmt: skip
+        begun = counts.begun_ms
+        return Result(
+            source=reading.title,
+            from_ms=window.from_ms,
+            to_ms=window.to_ms,
+            first_ms=counts.first_ms,
+            last_ms=counts.last_ms,
+            decisions=counts.decisions,
+            outcomes=counts.outcomes,
+            commands=counts.commands,
+            warm_up_ms=window.from_ms - begun if window.from_ms is not None and 0 < begun < window.from_ms else 0,
+            warm_up_decisions=counts.warm_up_decisions,
+            refused=dict(sorted(reading.refused.reasons.items())),
+            recorded_blocklist=counts.blocklist,
+            candidate=sides["candidate"],
+            baseline=sides.get("baseline"),
+            remarks=list(reading.remarks),
+            seconds=round(seconds, 3),
+        )
+
+
+class _Counts:
+    """What was read."""
+
+    def __init__(self) -> None:
+        self.decisions = self.outcomes = self.commands = self.warm_up_decisions = self.blocklist = 0
+        self.begun_ms = self.first_ms = self.last_ms = 0
+
+    @property
+    def records(self) -> int:
+        return self.decisions + self.outcomes + self.commands
+
+    def note(self, entries: Sequence[Entry], *, counted: bool) -> None:
+        self.begun_ms = self.begun_ms or entries[0][CLOCK]
+        decisions = outcomes = blocklist = 0
+        for entry in entries:
+            event = entry[EVENT]
+            if type(event) is Decision:
+                decisions += 1
+                if event.reason == "blocklist":
+                    blocklist += event.count
+            elif type(event) is Outcome:
+                outcomes += 1
+        if not counted:
+            self.warm_up_decisions += decisions
+            return
+        self.first_ms = self.first_ms or entries[0][CLOCK]
+        self.last_ms = entries[-1][CLOCK]
+        self.decisions += decisions
+        self.outcomes += outcomes
+        self.commands += len(entries) - decisions - outcomes
+        self.blocklist += blocklist
+
+
+def _tell(
+    observer: Observer, entries: Sequence[Entry], stepped: Mapping[Side, Stepped], *, counted: bool
+) -> None:  # fmt: skip
+    """What a slice did, to the observer, in its order."""
+    led: dict[int, list[tuple[Side, int]]] = {}
+    stops: dict[int, dict[Side, Hold | None]] = {}
+    for side, one in stepped.items():
+        for number, (at, _) in enumerate(one.penalties):
+            led.setdefault(at, []).append((side, number))
+        for at, hold in one.stopped.items():
+            stops.setdefault(at, {})[side] = hold
+    nobody: dict[Side, Hold | None] = {}
+    decision, outcome, penalty = observer.decision, observer.outcome, observer.penalty
+    for at, (_, _, _, event, names, _) in enumerate(entries):
+        if type(event) is Decision:
+            decision(event, names, stops.get(at, nobody), counted)
+        elif type(event) is Outcome:
+            outcome(event, counted)
+        if at in led:
+            for side, number in led[at]:
+                penalty(side, stepped[side].penalties[number][1], counted)
+
+
+def _nothing(reading: Reading, counts: _Counts) -> str:
+    """The sentence about a replay that met nothing."""
+    refused = reading.refused.reasons.total()
+    if counts.warm_up_decisions:
+        return (
+            f"{reading.title}: nothing lies between --from and --to, only {counts.warm_up_decisions:,} decisions "
+            "before it. Choose an earlier --from, or leave it out."
+        )
+    if refused:
+        return (
+            f"{reading.title}: none of its {refused:,} records can be judged; {reading.refused.first}. "
+            "Wanted decisions as docs/events.md describes them."
+        )
+    return (
+        f"{reading.title}: there is nothing to replay between --from and --to. Choose another range, or another source."
+    )

@@ -1,0 +1,151 @@
+"""Decisions and outcomes from a file of JSON lines, plain, gzip or Zstandard: as they go to Kafka, one a line."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from penaltybox.contracts.decoding import decode_decisions, decode_outcome
+from penaltybox.contracts.errors import BadEvent, ConfigurationError
+from penaltybox.processors.replay.records import SLICE, Refusals
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
+
+    from penaltybox.contracts.events import Decision, Outcome
+    from penaltybox.contracts.subjects import Canonicaliser, Names
+    from penaltybox.processors.replay.records import Entry, Window
+
+_BLOCK: Final = 1 << 20
+_LONGEST: Final = 8 << 20
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_NO_BROKER: Final = 1 << 60
+"""Nothing in a file bounds a `ts`."""
+
+
+class Lines:
+    """A file of JSON lines. Its order is the order of the replay; the latest `ts` so far stands for the broker's clock.
+
+    Args:
+        path: the file; how it is compressed is known by its first bytes.
+        canonicaliser: judges the subjects.
+        window: lines whose own `ts` lies outside are left out.
+    """
+
+    unit = "bytes"
+
+    def __init__(self, path: Path, canonicaliser: Canonicaliser, window: Window) -> None:
+        self.title = str(path)
+        self.done = 0
+        self.total: int | None = None
+        self.refused = Refusals()
+        self.remarks: list[str] = []
+        self._path = path
+        self._canonicaliser = canonicaliser
+        self._start = window.start_ms if window.start_ms is not None else 0
+        self._to = window.to_ms if window.to_ms is not None else _NO_BROKER
+        self._clock = self._number = 0
+
+    async def slices(self) -> AsyncIterator[Sequence[Entry]]:
+        """See `Reading.slices`."""
+        with opened(self._path) as (raw, stream):
+            self.total = self._path.stat().st_size
+            for lines in _blocks(stream, self.title):
+                self.done = raw.tell()
+                for first in range(0, len(lines), SLICE):
+                    entries = self._entries(lines[first : first + SLICE])
+                    if entries:
+                        yield entries
+
+    def _entries(self, lines: list[bytes]) -> list[Entry]:
+        number, clock, start, to = self._number, self._clock, self._start, self._to
+        entries: list[Entry] = []
+        add = entries.append
+        for number, one in enumerate(self._judged(lines), number + 1):  # noqa: B020 - the next line's number
+            if type(one) is BadEvent:
+                self._refuse(one, number, lines[number - self._number - 1])
+                continue
+            event, names = cast("tuple[Decision | Outcome, Names]", one)
+            ts = event.ts
+            if start <= ts < to:
+                if ts > clock:  # noqa: PLR1730 - as in the engine
+                    clock = ts
+                add((clock, 0, number, event, names, clock))
+        self._number, self._clock = number, clock
+        return entries
+
+    def _judged(self, lines: list[bytes]) -> Sequence[tuple[Decision | Outcome, Names] | BadEvent]:
+        judged = decode_decisions(lines, [_NO_BROKER] * len(lines), self._canonicaliser)
+        return [
+            self._outcome(line, one) if type(one) is BadEvent and b'"label"' in line else one
+            for line, one in zip(lines, judged, strict=True)
+        ]
+
+    def _outcome(self, line: bytes, error: BadEvent) -> tuple[Outcome, Names] | BadEvent:
+        try:
+            outcome = decode_outcome(line, _NO_BROKER, self._canonicaliser)
+            return outcome, self._canonicaliser.names(outcome.subjects)
+        except BadEvent:
+            return error
+
+    def _refuse(self, error: BadEvent, number: int, line: bytes) -> None:
+        if line.strip():  # an empty line is no record
+            self.refused.note(error, f"line {number}")
+
+
+def _blocks(stream: IO[bytes], title: str) -> Iterator[list[bytes]]:
+    """Whole lines, about a megabyte of them at a time."""
+    rest = b""
+    while block := _read(stream, title):
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > _LONGEST:
+            raise ConfigurationError(
+                f"--source {title}: a line is longer than {_LONGEST >> 20} MiB. Wanted JSON lines: one decision a line."
+            )
+        if lines:
+            yield [line.rstrip(b"\r") for line in lines] if lines[0].endswith(b"\r") else lines
+    if rest:
+        yield [rest]
+
+
+def _read(stream: IO[bytes], title: str) -> bytes:
+    try:
+        return stream.read(_BLOCK)
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # pyarrow's are both of the first and the third
+        raise unreadable(title, error) from error
+
+
+def unreadable(title: object, error: Exception) -> ConfigurationError:
+    """The sentence about a file that cannot be opened or read on."""
+    why = getattr(error, "strerror", None) or error
+    return ConfigurationError(f"--source {title}: cannot be read: {why}. Give a file of JSON lines, or of Parquet.")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """(the file as it is, its content).
+
+    Raises:
+        ConfigurationError: it cannot be opened.
+    """
+    try:
+        raw = path.open("rb")
+        magic = raw.read(4)
+        raw.seek(0)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with raw:
+        if magic.startswith(_GZIP):
+            with gzip.open(raw) as stream:
+                yield raw, cast("IO[bytes]", stream)
+        elif magic == _ZSTD:
+            import pyarrow as pa  # noqa: PLC0415 - half a second that only these files need
+
+            with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as zipped:
+                yield raw, cast("IO[bytes]", zipped)
+        else:
+            yield raw, raw

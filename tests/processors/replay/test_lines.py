@@ -1,0 +1,77 @@
+"""Files of JSON lines: compressed or not, with what does not belong there."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from penaltybox.contracts.errors import ConfigurationError
+from tests.processors.replay.traffic import households, run, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_compressed_files_are_the_same(tmp_path: Path) -> None:
+    """gzip and Zstandard (of several frames) are known by their first bytes and give what the plain file gives."""
+    plain = write(tmp_path / "d.jsonl", households())
+    raw = plain.read_bytes()
+    (tmp_path / "zipped").write_bytes(gzip.compress(raw))
+    codec = pa.Codec("zstd")
+    half = len(raw) // 2
+    frames = codec.compress(raw[:half], asbytes=True) + codec.compress(raw[half:], asbytes=True)
+    (tmp_path / "frames").write_bytes(frames)
+    results = [run(plain), run(tmp_path / "zipped"), run(tmp_path / "frames")]
+    assert len({result.result_hash for result in results}) == 1
+    assert {result.decisions for result in results} == {3000}
+
+
+def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
+    """A file that ends too soon, or is damaged, says so and is no result."""
+    raw = write(tmp_path / "d.jsonl", households()).read_bytes()
+    codec = pa.Codec("zstd")
+    for name, data in (("a.gz", gzip.compress(raw)[:-4000]), ("b.zst", codec.compress(raw, asbytes=True)[:40] * 40)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ConfigurationError, match=f"{name}: cannot be read"):
+            run(tmp_path / name)
+
+
+def test_line_ends_and_empty_lines(tmp_path: Path) -> None:
+    """Lines may end as on Windows, be empty, and the last one may lack its end."""
+    plain = write(tmp_path / "d.jsonl", households(600))
+    raw = plain.read_bytes()
+    (tmp_path / "w.jsonl").write_bytes(raw.replace(b"\n", b"\r\n")[:-2])
+    (tmp_path / "e.jsonl").write_bytes(raw.replace(b"\n", b"\n\n"))
+    expected = run(plain)
+    for name in ("w.jsonl", "e.jsonl"):
+        result = run(tmp_path / name)
+        assert (result.result_hash, result.decisions, result.refused) == (expected.result_hash, 600, {})
+
+
+def test_lines_that_cannot_be_judged_are_counted(tmp_path: Path) -> None:
+    """Bad lines are counted by reason and change nothing else."""
+    plain = write(tmp_path / "d.jsonl", households(600))
+    raw = plain.read_bytes()
+    bad = b'{"v":1}\nnonsense\n' + raw + b'{"label":"payment_ok"}\n'
+    (tmp_path / "bad.jsonl").write_bytes(bad)
+    result = run(tmp_path / "bad.jsonl")
+    assert result.result_hash == run(plain).result_hash
+    assert result.refused == {"not_json": 1, "wrong_type": 2}
+
+
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    """A file without one decision says what its first line lacks; one that is not there says what is wanted."""
+    (tmp_path / "notes.txt").write_text("a\nb\n")
+    with pytest.raises(ConfigurationError, match=r"none of its 2 records can be judged; line 1: .*docs/events.md"):
+        run(tmp_path / "notes.txt")
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        run(tmp_path / "nothing.jsonl")
+    (tmp_path / "long").write_bytes(b"x" * (10 << 20))
+    with pytest.raises(ConfigurationError, match="a line is longer than 8 MiB"):
+        run(tmp_path / "long")
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="nothing to replay"):
+        run(tmp_path / "empty")
