@@ -73,10 +73,12 @@ class Names(list[Name]):
     That is kept here, flat, because the names are at hand for every decision: see processors/residents.py.
     """
 
-    __slots__ = ("epoch", "held", "here", "quick", "seen_s", "since", "until")
+    __slots__ = ("epoch", "held", "here", "hint", "quick", "seen_s", "since", "until")
 
     def __init__(self, names: Iterable[Name]) -> None:
         super().__init__(names)
+        self.hint: Any = None
+        """What a replay has found out: processors/replay/world.py."""
         self.epoch = -1
         """Epoch of the residents in which the rest holds."""
         self.here = 0

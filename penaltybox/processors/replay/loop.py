@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.records import Entry, Reading
     from penaltybox.processors.replay.world import Stepped, World
 
+_reason = attrgetter("reason")
 _STEP_S: Final = 0.2
 """With pacing: recorded time is let go in steps of so much real time."""
 
@@ -201,15 +203,14 @@ class _Counts:
 
     def note(self, entries: Sequence[Entry], *, counted: bool) -> None:
         self.begun_ms = self.begun_ms or entries[0][CLOCK]
-        decisions = outcomes = blocklist = 0
-        for entry in entries:
-            event = entry[EVENT]
-            if type(event) is Decision:
-                decisions += 1
-                if event.reason == "blocklist":
-                    blocklist += event.count
-            elif type(event) is Outcome:
-                outcomes += 1
+        events: list[Any] = [entry[EVENT] for entry in entries]
+        kinds = set(map(type, events))
+        decided = events if kinds == {Decision} else [event for event in events if type(event) is Decision]
+        decisions = len(decided)
+        outcomes = sum(type(event) is Outcome for event in events) if Outcome in kinds else 0
+        blocklist = 0
+        if "blocklist" in set(map(_reason, decided)):
+            blocklist = sum(event.count for event in decided if event.reason == "blocklist")
         if not counted:
             self.warm_up_decisions += decisions
             return

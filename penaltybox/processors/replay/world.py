@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from penaltybox.contracts.events import Command, Decision, Outcome
-from penaltybox.processors.engine import MARKS, PENALTY, Engine, Handling
+from penaltybox.contracts.events import Command, Decision
+from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
-from penaltybox.processors.state import SubjectState
+from penaltybox.processors.replay.records import EVENT
+from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penaltybox.contracts.events import Hold, Penalty
+    from penaltybox.contracts.events import Hold, Outcome, Penalty
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.records import Entry
+    from penaltybox.processors.visibility import Kind, Plan
 
 _NEVER: Final = -(1 << 62)
 
@@ -48,6 +50,18 @@ class Stepped(NamedTuple):
     stopped: dict[int, Hold]
 
 
+class _Tie:
+    """What one world has found out about names that came together: their states, and a proof about them."""
+
+    __slots__ = ("quick", "states", "until")
+
+    def __init__(self, size: int) -> None:
+        self.states: list[SubjectState | None] = [None] * size
+        self.quick: tuple[Plan, ...] | None = None
+        self.until = _NEVER
+        """Before this time (ms) the plans in `quick` change nothing."""
+
+
 class World:
     """All subjects under one policy.
 
@@ -74,6 +88,8 @@ class World:
         self._watched = watched
         self._late = late
         self._blocked: dict[str, tuple[Hold, int]] = {}
+        self._proofs: dict[str, dict[int, _Tie]] = {}
+        """Subject -> what relies on it to stay as it is."""
 
     @property
     def versions(self) -> list[str]:
@@ -92,47 +108,71 @@ class World:
     def _run(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
         self, engine: Engine, entries: Sequence[Entry], position: int, stepped: Stepped
     ) -> None:
-        plans_of, apply, find = engine.plans, engine.apply, self._find
-        plain, watched, late = not engine.allowlist.entries, self._watched, self._late
-        place, worlds = self._place, self._worlds
+        apply, find = engine.apply, self._find
+        watched, late, place, proofs = self._watched, self._late, self._place, self._proofs
         handling = Handling(_NEVER)
-        for at, (_, _, _, event, names, broker_ms) in enumerate(entries, position):
+        event: Any
+        for at, (entry, kind) in enumerate(zip(entries, _kinds(engine, entries), strict=True), position):
+            _, _, _, event, names, broker_ms = entry
             if broker_ms != handling.broker_ms or late:
                 handling = Handling(broker_ms, event.id in late)
-            if type(event) is not Decision:
+            if kind is None:
                 self._rare(engine, at, event, handling, stepped)
                 continue
             if watched and self._blocked:
                 self._watch(engine, at, event, names, broker_ms, stepped)
-            plans = plans_of(event)
-            if not plans:
-                continue
-            states = names.hint
-            if states is None:
-                states = names.hint = [None] * (len(names) * worlds)
             t = event.ts
             if t > broker_ms:  # noqa: PLR1730 - as in the engine
                 t = broker_ms
+            tie = (names.hint or self._tie(names))[place]
+            plans, quick = kind.plans, kind.quick
+            if tie.quick is quick and t < tie.until:
+                plans = kind.rest  # of the others it is proved that they change nothing
+            states = tie.states
             for plan in plans:
                 if plan.place >= 0:
-                    where = plan.place * worlds + place
-                    state = states[where]
+                    state = states[plan.place]
                     if state is None:
-                        state = states[where] = find(names[plan.place].text)
-                    if plain:  # what apply would say of most decisions, without the call
-                        if plan.plain and t < state.quiet_until:
-                            continue
-                        if plan.quick:
-                            values = state.real.sets.get(plan.key)
-                            if values and values.get(names[plan.value].hash, _NEVER) + plan.granule_ms > t:
-                                continue
+                        state = states[plan.place] = find(names[plan.place].text)
                 else:
                     subject = engine.combination(plan, event)
                     if subject is None:
                         continue
                     state = find(subject)
-                if apply(state, plan, event, handling, names) & (PENALTY | MARKS):
-                    self._collect(state, at, stepped)
+                effect = apply(state, plan, event, handling, names)
+                if effect & (CHANGED | PENALTY | MARKS):
+                    if state.subject in proofs:
+                        self._doubt(state.subject)
+                    if effect & (PENALTY | MARKS):
+                        self._collect(state, at, stepped)
+            if plans is not kind.rest and quick:
+                self._prove(tie, quick, names)
+
+    def _tie(self, names: Names) -> list[_Tie]:
+        ties = names.hint = [_Tie(len(names)) for _ in range(self._worlds)]
+        return ties
+
+    def _prove(self, tie: _Tie, quick: tuple[Plan, ...], names: Names) -> None:
+        """Remember until when decisions on these names change nothing in these plans.
+
+        A value that a distinct rule has seen says nothing new before the end of its granule; a block, a fence or grace
+        answers for its subject. That holds until something else changes about one of them, which is what ends it.
+        """
+        until = FOREVER
+        for plan in quick:
+            state = tie.states[plan.place]
+            if state is None:
+                return
+            last = state.real.sets.get(plan.key, NOTHING).get(names[plan.value].hash, _NEVER)
+            until = min(until, max(state.quiet_until, last + plan.granule_ms))
+        tie.quick, tie.until = quick, until
+        for plan in quick:
+            self._proofs.setdefault(names[plan.place].text, {})[id(tie)] = tie
+
+    def _doubt(self, subject: str) -> None:
+        """Something changed about a subject: what was proved from it must be proved again."""
+        for tie in self._proofs.pop(subject).values():
+            tie.until = _NEVER
 
     def _find(self, subject: str) -> SubjectState:
         state = self.states.get(subject)
@@ -140,20 +180,17 @@ class World:
             state = self.states[subject] = SubjectState.fresh(subject)
         return state
 
-    def _rare(
-        self, engine: Engine, at: int, event: Decision | Outcome | Command, handling: Handling, stepped: Stepped
-    ) -> None:
+    def _rare(self, engine: Engine, at: int, event: Outcome | Command, handling: Handling, stepped: Stepped) -> None:
         """An outcome, or a step by hand."""
-        if type(event) is Outcome:
-            for subject in engine.outcome_subjects(event):
-                state = self._find(subject)
+        for subject in [event.subject] if isinstance(event, Command) else engine.outcome_subjects(event):
+            state = self._find(subject)
+            if isinstance(event, Command):
+                engine.apply_command(state, event, handling)
+            else:
                 engine.apply_outcome(state, event, handling)
-                self._collect(state, at, stepped)
-            return
-        assert isinstance(event, Command)  # noqa: S101 - what else there is
-        state = self._find(event.subject)
-        engine.apply_command(state, event, handling)
-        self._collect(state, at, stepped)
+            if subject in self._proofs:
+                self._doubt(subject)
+            self._collect(state, at, stepped)
 
     def _collect(self, state: SubjectState, at: int, stepped: Stepped) -> None:
         """Take new penalties out of a state, and note whether it is blocked now."""
@@ -189,6 +226,16 @@ class World:
             other = stepped.stopped.get(at)
             if other is None or (other.until is not None and (hold.until is None or hold.until > other.until)):
                 stepped.stopped[at] = hold
+
+
+def _kinds(engine: Engine, entries: Sequence[Entry]) -> Sequence[Kind | None]:
+    """The kind of each decision; None for what is none."""
+    events: list[Any] = [entry[EVENT] for entry in entries]
+    if set(map(type, events)) == {Decision}:
+        return engine.kinds(events)
+    decisions = [event for event in events if type(event) is Decision]
+    found = iter(engine.kinds(decisions) if decisions else ())
+    return [next(found) if type(event) is Decision else None for event in events]
 
 
 def _blockable(engine: Engine, event: Decision, names: Names) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import zlib
 from contextlib import contextmanager
+from itertools import accumulate, compress, repeat
+from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _BLOCK: Final = 1 << 20
 _LONGEST: Final = 8 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ts = attrgetter("ts")
 _NO_BROKER: Final = 1 << 60
 """Nothing in a file bounds a `ts`."""
 
@@ -47,6 +50,7 @@ class Lines:
         self._canonicaliser = canonicaliser
         self._start = window.start_ms if window.start_ms is not None else 0
         self._to = window.to_ms if window.to_ms is not None else _NO_BROKER
+        self._bounded = window.start_ms is not None or window.to_ms is not None
         self._clock = self._number = 0
 
     async def slices(self) -> AsyncIterator[Sequence[Entry]]:
@@ -61,24 +65,30 @@ class Lines:
                         yield entries
 
     def _entries(self, lines: list[bytes]) -> list[Entry]:
-        number, clock, start, to = self._number, self._clock, self._start, self._to
-        entries: list[Entry] = []
-        add = entries.append
-        for number, one in enumerate(self._judged(lines), number + 1):  # noqa: B020 - the next line's number
-            if type(one) is BadEvent:
-                self._refuse(one, number, lines[number - self._number - 1])
-                continue
-            event, names = cast("tuple[Decision | Outcome, Names]", one)
-            ts = event.ts
-            if start <= ts < to:
-                if ts > clock:  # noqa: PLR1730 - as in the engine
-                    clock = ts
-                add((clock, 0, number, event, names, clock))
-        self._number, self._clock = number, clock
-        return entries
+        first = self._number + 1
+        self._number += len(lines)
+        numbers: Sequence[int] = range(first, first + len(lines))
+        judged = self._judged(lines)
+        if any(type(one) is BadEvent for one in judged):
+            for number, one, line in zip(numbers, judged, lines, strict=True):
+                if type(one) is BadEvent and line.strip():  # an empty line is no record
+                    self.refused.note(one, f"line {number}")
+            numbers = [number for number, one in zip(numbers, judged, strict=True) if type(one) is not BadEvent]
+            judged = [one for one in judged if type(one) is not BadEvent]
+        if self._bounded:
+            inside = [self._start <= one[0].ts < self._to for one in judged]  # type: ignore[index] # no BadEvent
+            numbers, judged = list(compress(numbers, inside)), list(compress(judged, inside))
+        if not judged:
+            return []
+        events, names = zip(*cast("Sequence[tuple[Decision | Outcome, Names]]", judged), strict=True)
+        clocks = list(accumulate(map(_ts, events), max, initial=self._clock))[1:]
+        self._clock = clocks[-1]
+        return list(zip(clocks, repeat(0), numbers, events, names, clocks, strict=False))
 
     def _judged(self, lines: list[bytes]) -> Sequence[tuple[Decision | Outcome, Names] | BadEvent]:
         judged = decode_decisions(lines, [_NO_BROKER] * len(lines), self._canonicaliser)
+        if not any(type(one) is BadEvent for one in judged):
+            return judged
         return [
             self._outcome(line, one) if type(one) is BadEvent and b'"label"' in line else one
             for line, one in zip(lines, judged, strict=True)
@@ -90,10 +100,6 @@ class Lines:
             return outcome, self._canonicaliser.names(outcome.subjects)
         except BadEvent:
             return error
-
-    def _refuse(self, error: BadEvent, number: int, line: bytes) -> None:
-        if line.strip():  # an empty line is no record
-            self.refused.note(error, f"line {number}")
 
 
 def _blocks(stream: IO[bytes], title: str) -> Iterator[list[bytes]]:
