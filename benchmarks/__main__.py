@@ -19,6 +19,8 @@ BENCHES = {
     "analytics_rows": ["analytics_rows"],
     "publish_overhead_us": ["publish_overhead"],
     "counter_memory": ["counter_memory"],
+    "limiter_three_dims": ["limiter_speed"],
+    "limiter_p50_ms": ["limiter_speed"],
 }
 """Name as given in ONLY -> modules of this folder."""
 

@@ -168,7 +168,7 @@ class ClusterCounters:
         for at in group.limits:
             one = question.limits[at]
             changed = share != WHOLE or customer is not None
-            limits.append(one.wire_with(one.in_force(customer, share) if changed else one.limit.limit))
+            limits.extend(one.wire_with(one.in_force(customer, share) if changed else one.limit.limit))
         extras = [f"{group.stem}:{name}" for name in group.extras]
         exempt = int(group.place == question.address and assumed.passed)
         wire = msgspec.msgpack.encode([exempt, limits])

@@ -25,7 +25,6 @@ _TRUSTED: Final = ("api_key", "user", "device")
 _MAX_QUESTIONS: Final = 4096
 _WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 _MAX_LEVEL: Final = 1 << 53
-_NO_PLANS: Final[dict[str, int]] = {}
 
 
 class Applied(NamedTuple):
@@ -63,17 +62,14 @@ class Applied(NamedTuple):
         """What the scripts are told about it; see lua/limits.lua."""
         limit = self.limit
         dry_run, follows = int(limit.dry_run), int(self.follows)
-        return [
-            limit.algorithm, limit.limit, limit.window_ms, self.burst_or_slots,
-            dry_run, self.path, self.plans, follows,
-        ]  # fmt: skip
+        return [limit.algorithm, limit.limit, limit.window_ms, self.burst_or_slots, dry_run, follows]
 
     def wire_with(self, quota: int) -> list[Any]:
         """The same with a quota that is in force already."""
         limit, burst = self.limit, self.burst_or_slots
         if self.follows and quota != limit.limit:
             burst = max(1, burst * quota // limit.limit)
-        return [limit.algorithm, quota, limit.window_ms, burst, int(limit.dry_run), self.path, _NO_PLANS, 0]
+        return [limit.algorithm, quota, limit.window_ms, burst, int(limit.dry_run), 0]
 
     def capacity(self, quota: int) -> int:
         """The largest cost that fits when nothing is taken, for a quota in force."""
@@ -147,9 +143,10 @@ class Question:
         trust = reads + 1 if self.trusted is not None else 0
         plan = max(reads, trust) + 1 if self.customer is not None else 0
         address = 0 if self.address is None else self.address + 1
-        limits = [one.wire() for one in self.limits]
-        newcomers = self.scenario.newcomers_percent
-        return msgspec.msgpack.encode([len(self.on), address, trust, plan, len(self.passing), newcomers, limits])
+        limits = [field for one in self.limits for field in one.wire()]
+        names = msgspec.json.encode([(one.path, one.plans) for one in self.limits]).decode()
+        newcomers, passing = self.scenario.newcomers_percent, len(self.passing)
+        return msgspec.msgpack.encode([len(self.on), address, trust, plan, passing, newcomers, limits, names])
 
     def counters(self, stems: Sequence[str]) -> list[str]:
         """The keys of the limits' counters, for the stems of the subjects `on`."""

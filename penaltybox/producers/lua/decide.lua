@@ -3,7 +3,7 @@
 -- ARGV: question, cost, request id, longest life of a record in ms (0: there is none), now in ms for tests or '',
 --       then the keys that are only read: blocks, challenges, [trust], [plan], passes. As KEYS they would ask for the
 --       right to write them, which nobody who merely limits should have.
--- question: {subjects, address (its place, 0: none), trust key, plan key, passes, newcomers percent, limits}
+-- question: {subjects, address (its place, 0: none), trust key, plan key, passes, newcomers percent, limits, names}
 -- Replies: {1, now, established, block…} {2, now, established, challenge…}
 --          {0, now, established, repeated, then quota, wait, remaining, reset of each limit}
 local question = cmsgpack.unpack(ARGV[1])
@@ -46,7 +46,8 @@ if record_life > 0 then
     taken = {}
   end
 end
-if check_all(limits, 0, customer, share, cost, now, reply) and cost > 0 then
+if customer or share ~= 10000 then put_in_force(limits, customer, question[8], share) end
+if check_all(limits, 0, cost, now, reply) and cost > 0 then
   local longest = take_all(limits, 0, cost, now, id, reply, 4, taken)
   if taken and #taken > 0 then
     keep_record(record_key, min(longest, record_life), id, now, cost, record and 0 or 1, taken)

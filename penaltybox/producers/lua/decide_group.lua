@@ -17,7 +17,7 @@ if found[2] or (found[3] and question[1] == 0) then return reply end
 local record, taken = recorded(found[1]), {}
 if record and #record[5] > 0 then reply[1], cost = 2, 0 end
 local skip = #reply
-if check_all(limits, 1, nil, 10000, cost, now, reply) and cost > 0 and #limits > 0 then
+if check_all(limits, 1, cost, now, reply) and cost > 0 and #limits > 0 then
   local longest = take_all(limits, 1, cost, now, id, reply, skip, taken)
   if #taken > 0 then
     reply[1] = 1

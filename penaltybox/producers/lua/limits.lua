@@ -1,5 +1,7 @@
 -- What the main scripts share: which quota is in force, and check all limits before taking from any.
--- A limit is {algorithm, limit, window, burst or slots, dry run (1 or 0), name, {plan = limit}, burst follows limit (1 or 0)}.
+-- Limits come in one flat table, SIZE fields each: algorithm, limit, window, burst or slots, dry run (1 or 0), burst
+-- follows the limit (1 or 0). Their names, {path, {plan = limit}} each, come as JSON: only a customer's plan needs them.
+local SIZE = 6
 
 local function decoded(text)
   local fine, value = pcall(cjson.decode, text)
@@ -26,47 +28,55 @@ local function trusted(text, newcomers)
   return percent * (established == 1 and 100 or newcomers), established
 end
 
--- A customer's own limit before the plan's, the plan's before the policy's; then trust. At least 1.
-local function in_force(limit, customer, share)
-  local quota = limit[2]
-  if customer then
-    local own = type(customer.limits) == 'table' and customer.limits[limit[6]]
-    local planned = type(customer.plan) == 'string' and limit[7][customer.plan]
-    quota = type(own) == 'number' and own >= 1 and floor(own) or planned or quota
+-- A customer's own limit before the plan's, the plan's before the policy's.
+local function of_customer(customer, name, limit)
+  local own = type(customer.limits) == 'table' and customer.limits[name[1]]
+  local planned = type(customer.plan) == 'string' and name[2][customer.plan]
+  return type(own) == 'number' and own >= 1 and floor(own) or planned or limit
+end
+
+-- Sets limit and burst to what is in force for this customer and share of trust. At least 1.
+local function put_in_force(limits, customer, names, share)
+  names = customer and cjson.decode(names)
+  for at = 1, #limits, SIZE do
+    local limit = limits[at + 1]
+    local quota = customer and of_customer(customer, names[(at - 1) / SIZE + 1], limit) or limit
+    if share ~= 10000 then quota = floor(quota * share / 10000) end
+    if quota ~= limit then
+      quota = max(1, min(quota, floor(9007199254740992 / limits[at + 2])))
+      limits[at + 1] = quota
+      if limits[at + 5] == 1 then limits[at + 3] = max(1, floor(limits[at + 3] * quota / limit)) end
+    end
   end
-  if share ~= 10000 then quota = floor(quota * share / 10000) end
-  if quota == limit[2] then return quota, limit[4] end
-  quota = max(1, min(quota, floor(9007199254740992 / limit[3])))
-  if limit[8] == 1 then return quota, max(1, floor(limit[4] * quota / limit[2])) end
-  return quota, limit[4]
 end
 
 -- Appends quota, wait, remaining and reset of each limit to the reply; returns whether all that are in force fit.
-local function check_all(limits, first, customer, share, cost, now, reply)
-  local fits, at = true, #reply
-  for i = 1, #limits do
-    local limit = limits[i]
-    local quota, burst = in_force(limit, customer, share)
-    local wait, remaining, reset = algorithms[limit[1]].check(KEYS[first + i], quota, limit[3], burst, cost, now)
-    limit[4] = burst
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = quota, wait, remaining, reset
-    at = at + 4
-    if wait ~= 0 and limit[5] == 0 then fits = false end
+local function check_all(limits, first, cost, now, reply)
+  local fits, to, key = true, #reply, first
+  for at = 1, #limits, SIZE do
+    local quota = limits[at + 1]
+    key = key + 1
+    local wait, remaining, reset =
+      algorithms[limits[at]].check(KEYS[key], quota, limits[at + 2], limits[at + 3], cost, now)
+    reply[to + 1], reply[to + 2], reply[to + 3], reply[to + 4] = quota, wait, remaining, reset
+    to = to + 4
+    if wait ~= 0 and limits[at + 4] == 0 then fits = false end
   end
   return fits
 end
 
 -- Takes from every limit that fits; with `taken`, notes there what a refund needs. Returns the longest window.
-local function take_all(limits, first, cost, now, id, reply, skip, taken)
-  local longest, at = 0, skip
-  for i = 1, #limits do
-    if reply[at + 2] == 0 then
-      local limit, key, quota = limits[i], KEYS[first + i], reply[at + 1]
-      reply[at + 3], reply[at + 4] = algorithms[limit[1]].take(key, quota, limit[3], limit[4], cost, now, id)
-      longest = max(longest, limit[3])
-      if taken then taken[#taken + 1] = {key, limit[1], quota, limit[3], limit[4]} end
+local function take_all(limits, first, cost, now, id, reply, to, taken)
+  local longest, number = 0, first
+  for at = 1, #limits, SIZE do
+    number = number + 1
+    if reply[to + 2] == 0 then
+      local name, key, quota, window, burst = limits[at], KEYS[number], limits[at + 1], limits[at + 2], limits[at + 3]
+      reply[to + 3], reply[to + 4] = algorithms[name].take(key, quota, window, burst, cost, now, id)
+      longest = max(longest, window)
+      if taken then taken[#taken + 1] = {key, name, quota, window, burst} end
     end
-    at = at + 4
+    to = to + 4
   end
   return longest
 end
