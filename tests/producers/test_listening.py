@@ -11,6 +11,7 @@ import pytest
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.contracts.settings import Settings
+from penaltybox.contracts.subjects import hash_value
 from penaltybox.producers.composition import open_limiter
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Written
@@ -228,6 +229,28 @@ async def test_after_a_failover_the_new_master_is_heard(tmp_path: Path) -> None:
 
 def is_replicated(trio: SentinelTrio, rig: Rig) -> bool:
     return bool(trio.replica.call("EXISTS", f"{rig.keyspace.stem('user:u')}:block"))
+
+
+async def test_hashed_values_are_remembered_by_their_hash(own_server: Server) -> None:
+    """Where users are stored as HMAC, blocks, messages and the allowlist name the HMAC; ranges mean the address."""
+    hashing = {"hashed_dimensions": ("user", "ip"), "hash_key": "k"}
+    async with rig_on(own_server, **hashing) as rig, limiter_on(rig) as limiter:
+        name = f"user:{hash_value(b'k', 'user', 'u')}"
+        await ban(rig, name)
+        await wait_until(lambda: is_denied(limiter), what="the block")
+        await wait_until(lambda: is_remembered(limiter), what="an answer from memory")
+        await unban(rig, name)
+        await wait_until(lambda: is_allowed(limiter), what="an allowed request")
+        await put_field(rig, rig.keyspace.cidr, "192.0.2.0/24", b"{}")
+        await put_field(rig, rig.keyspace.allow, f"user:{hash_value(b'k', 'user', 'vip')}", b"{}")
+        await says(rig, "#lists")
+        await wait_until(lambda: is_denied(limiter), what="the banned range")
+        assert await action(limiter, subjects={"user": "vip", "ip": "192.0.2.1"}) == "allow"
+
+
+async def is_remembered(limiter: CachedDecider) -> bool:
+    await action(limiter)
+    return limiter.counts.blocked > 0
 
 
 async def test_plan_and_trust_are_live_within_a_second(own_server: Server) -> None:
