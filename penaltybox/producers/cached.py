@@ -103,7 +103,7 @@ class CachedDecider:
         self.counts = Counts()
         self.reread: Callable[[], None] | None = None
         """Has the lists read again, soon; set by whoever reads them."""
-        self._publisher = publisher
+        self.publisher = publisher
         self._canonicaliser = canonicaliser or Canonicaliser()
         self._pseudonyms = pseudonyms
         self._sampling = sampling or Sampling()
@@ -240,7 +240,7 @@ class CachedDecider:
         return self._refuse(request, refusal, left_ms, permanent=held.permanent)
 
     def _refuse(self, request: Request, refusal: Refusal, left_ms: int | None, *, permanent: bool) -> Verdict:
-        if self._publisher is not None:
+        if self.publisher is not None:
             self._aggregation.add(request, refusal)
             self._wake()
         return Verdict(
@@ -337,7 +337,7 @@ class CachedDecider:
         return self._published(request, Verdict(action="allow", decisions=(decision,)))
 
     def _published(self, request: Request, verdict: Verdict) -> Verdict:
-        if self._publisher is None or not request.subjects:  # a record about nobody would be a dead letter
+        if self.publisher is None or not request.subjects:  # a record about nobody would be a dead letter
             return verdict
         scenario = self.policy.scenario(request.scenario)
         for decision in verdict.decisions:
@@ -347,8 +347,8 @@ class CachedDecider:
         return verdict
 
     def _offer(self, decision: Decision) -> None:
-        if self._publisher is not None:
-            self._publisher.offer(decision)
+        if self.publisher is not None:
+            self.publisher.offer(decision)
 
     # What is done behind the requests.
 
