@@ -80,6 +80,7 @@ async def main() -> None:
         found = await running
     report("worker_rss_1m_mb", found["rss_mb"], "MB", "the bar", 600)
     report("worker_rss_1m_rate", found["rate"], "decisions/s")
+    report("worker_rss_1m_cpu", found["cpu_us"], "us/decision")
 
 
 if __name__ == "__main__":
