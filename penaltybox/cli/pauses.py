@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penaltybox.cli.console import out, settings
-from penaltybox.cli.control import record
+from penaltybox.cli.control import commit, control
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.events import Control
-from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.keyspace import Keyspace
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from penaltybox.contracts.settings import Settings
-    from penaltybox.sinks.redis_store import RedisSubjectStore
 
 Actor = Annotated[str, typer.Option(help="Who does it; else the login name.", show_default=False)]
 
@@ -37,10 +33,12 @@ def pause(
     """
     if not reason.strip():
         raise ConfigurationError("reason: got nothing, wanted a sentence for whoever finds the pause")
+    from penaltybox.sinks.redis_store import pausing
+
     values, who = settings(), actor or actor_name()
-    asyncio.run(_on_store(values, lambda store: store.pause(reason, who, now_ms())))
+    change = pausing(Keyspace(values.redis_prefix), reason, who, now_ms())
+    asyncio.run(commit(values, [change], [control("pause", "pause", actor=who, reason=reason)]))
     out.print(f"Paused by {who}: {reason}. `penaltybox resume` goes on.", markup=False)
-    _record(values, "pause", reason, who)
 
 
 def resume(*, actor: Actor = "") -> None:
@@ -48,33 +46,25 @@ def resume(*, actor: Actor = "") -> None:
 
     What waited is judged late, if it waited for longer than the policy's `late_after`: such steps are never permanent.
     """
-    values, before = settings(), [""]
-
-    async def end(store: RedisSubjectStore) -> None:
-        before[0] = await store.pause_reason() or ""
-        await store.resume()
-
-    asyncio.run(_on_store(values, end))
-    out.print(f"Resumed; it was paused: {before[0]}" if before[0] else "It was not paused.", markup=False)
-    if before[0]:
-        _record(values, "resume", before[0], actor or actor_name())
+    values = settings()
+    before = asyncio.run(_resume(values, actor or actor_name()))
+    out.print(f"Resumed; it was paused: {before}" if before else "It was not paused.", markup=False)
 
 
-async def _on_store(values: Settings, act: Callable[[RedisSubjectStore], Awaitable[None]]) -> None:
+async def _resume(values: Settings, actor: str) -> str:
+    """Ends the pause, and returns why it was."""
     from penaltybox.links.connections import endpoint_of, open_link
-    from penaltybox.sinks.redis_store import RedisSubjectStore
+    from penaltybox.sinks.redis_store import RedisSubjectStore, resuming
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
     try:
-        await act(store)
+        before = await store.pause_reason() or ""
     finally:
         await store.close()
-
-
-def _record(values: Settings, kind: Literal["pause", "resume"], reason: str, actor: str) -> None:
-    """So that a restore puts the pause back."""
-    at_ms = now_ms()
-    record(values, Control(id=ulid(at_ms), ts=at_ms, key="pause", kind=kind, actor=actor, reason=reason))
+    if before:
+        record = control("resume", "pause", actor=actor, reason=before)
+        await commit(values, [resuming(Keyspace(values.redis_prefix))], [record])
+    return before
 
 
 def actor_name() -> str:

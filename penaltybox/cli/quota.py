@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, table, typed_subject
-from penaltybox.cli.control import record
+from penaltybox.cli.control import control, opened, tell
 from penaltybox.cli.hand import Reason, Subject, reason_given
 from penaltybox.cli.pauses import Actor, actor_name
-from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.events import Control
-from penaltybox.contracts.ids import ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from penaltybox.contracts.events import Control
     from penaltybox.contracts.policy import Limit, Policy
     from penaltybox.contracts.settings import Settings
-    from penaltybox.sinks.customer_plans import CustomerPlan, CustomerPlans
+    from penaltybox.sinks.customer_plans import CustomerPlan
 
-Result = TypeVar("Result")
 _CUSTOMERS = ("user", "api_key")
 _MOST = 1_000_000_000
 app = typer.Typer(
@@ -42,7 +39,7 @@ def show(subject: Subject, *, policy_file: PolicyFile = None, as_json: AsJson = 
     """
     values = settings()
     policy, name = policy_of(policy_file, values), _customer(subject, values)
-    plan = asyncio.run(_on_plans(values, lambda plans: plans.read(name)))
+    plan = asyncio.run(_read(values, name))
     rows = [_in_force(path, limit, plan, policy) for path, limit in _limits(policy).items()]
     if as_json:
         limits = {path: {"limit": number, "window_ms": limit.window_ms, "from": source}
@@ -108,12 +105,11 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    new = asyncio.run(_on_plans(values, lambda plans: plans.change(subject, change)))
-    at_ms = now_ms()
-    value = msgspec.json.encode(new).decode()
-    record(values, Control(
-        id=ulid(at_ms), ts=at_ms, key=f"plan:{subject}", kind="override", value=value, actor=actor, reason=reason
-    ))  # fmt: skip
+    def record(new: CustomerPlan) -> Control:
+        value = msgspec.json.encode(new).decode()
+        return control("override", f"plan:{subject}", value, actor=actor, reason=reason)
+
+    new = asyncio.run(_replace(values, subject, change, record))
     if as_json:
         print_json({"subject": subject, "plan": new.plan, "limits": new.limits})
     else:
@@ -161,12 +157,22 @@ def _customer(subject: str, values: Settings) -> str:
     return name
 
 
-async def _on_plans(values: Settings, act: Callable[[CustomerPlans], Awaitable[Result]]) -> Result:
-    from penaltybox.links.connections import endpoint_of, open_link
+async def _replace(
+    values: Settings,
+    subject: str,
+    change: Callable[[CustomerPlan], CustomerPlan],
+    record: Callable[[CustomerPlan], Control],
+) -> CustomerPlan:
     from penaltybox.sinks.customer_plans import CustomerPlans
 
-    link = open_link(endpoint_of(values))
-    try:
-        return await act(CustomerPlans(link, values.redis_prefix))
-    finally:
-        await link.close()
+    async with opened(values) as (link, untold):
+        new = await CustomerPlans(link, values.redis_prefix).change(subject, change, record)
+        await tell(values, untold)
+    return new
+
+
+async def _read(values: Settings, subject: str) -> CustomerPlan:
+    from penaltybox.sinks.customer_plans import CustomerPlans
+
+    async with opened(values) as (link, _):
+        return await CustomerPlans(link, values.redis_prefix).read(subject)

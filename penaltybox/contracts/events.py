@@ -157,7 +157,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Id
     ts: Millis
     key: str
-    kind: Literal["policy", "policy_in_use", "allow", "pause", "resume", "grant", "override", "restore"]
+    kind: Literal["policy", "policy_in_use", "allow", "cidr", "pause", "resume", "grant", "override", "restore"]
     value: str = ""
     actor: str = ""
     reason: str = ""

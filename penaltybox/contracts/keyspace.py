@@ -70,7 +70,20 @@ class Keyspace:
         ConfigurationError: a prefix that would change the hash tag or match other keys in a SCAN.
     """
 
-    __slots__ = ("_mark", "allow", "cidr", "events", "generation", "pause", "pending", "prefix")
+    __slots__ = (
+        "_mark",
+        "allow",
+        "cidr",
+        "events",
+        "generation",
+        "pause",
+        "pending",
+        "policy",
+        "policy_history",
+        "prefix",
+        "telling",
+        "untold",
+    )
 
     def __init__(self, prefix: str = "pbx") -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -84,6 +97,10 @@ class Keyspace:
         self.events = f"{prefix}:events"
         self.allow = f"{prefix}:allow"
         self.cidr = f"{prefix}:cidr"
+        self.policy = f"{prefix}:policy"
+        self.policy_history = f"{prefix}:policy:history"
+        self.untold = f"{prefix}:untold"
+        self.telling = f"{prefix}:telling"
         self._mark = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:([a-z]+)")
 
     def subject_keys(self, subjects: Sequence[str], name: str = "state") -> list[str]:
@@ -113,6 +130,10 @@ class Keyspace:
     def refund(self, idempotency_key: str) -> str:
         """The key under which a refund finds what the request of this idempotency key took."""
         return f"{self.prefix}:{{r:{_short(idempotency_key)}}}:refund"
+
+    def policy_version(self, version: str) -> str:
+        """The key that holds the text of a policy version."""
+        return f"{self.prefix}:policy:{encode_value(version)}"
 
     def slot_key(self, slot: int, name: str) -> str:
         """The key called `name` (``generation`` or ``pending``) that lives in this cluster slot."""

@@ -26,10 +26,12 @@ from penaltybox.processors.limits import Limits
 from penaltybox.processors.listings import Listings
 from penaltybox.processors.patience import Patience
 from penaltybox.processors.seams import no_seam
+from penaltybox.processors.untold import keep_telling
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.blocklist import Blocklist
 from penaltybox.sinks.redis_store import RedisSubjectStore
+from penaltybox.sinks.untold import Untold
 
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
@@ -107,6 +109,7 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
             worker.write_cycles(),
             worker.watch_pause(),
             listings.watch(),
+            keep_telling(Untold(link, settings.redis_prefix), sender, Topics.named(settings.topic_prefix)),
             keep_advising(),
             _watchdog(settings, app, worker),
         ]

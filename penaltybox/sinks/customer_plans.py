@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.events import encode
 from penaltybox.contracts.keyspace import Keyspace, require_canonical, slot_of
 from penaltybox.links.exchange import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penaltybox.contracts.events import Control
     from penaltybox.links.exchange import Link
 
 ATTEMPTS: Final = 20
-# In one step with the comparison, so that of two operators at once neither undoes the other.
+# In one step with the comparison, so that of two operators at once neither undoes the other; and with the record of it.
 _REPLACE: Final = Script("""
 if redis.call('GET', KEYS[1]) ~= (ARGV[1] ~= '' and ARGV[1]) then return 0 end
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2]) end
 redis.call('PUBLISH', ARGV[3], ARGV[4])
+if KEYS[2] then redis.call('RPUSH', KEYS[2], ARGV[5]) end
 return 1
 """)
 
@@ -57,8 +60,19 @@ class CustomerPlans:
         """
         return _read(await self._raw(subject))
 
-    async def change(self, subject: str, change: Callable[[CustomerPlan], CustomerPlan]) -> CustomerPlan:
+    async def change(
+        self,
+        subject: str,
+        change: Callable[[CustomerPlan], CustomerPlan],
+        record: Callable[[CustomerPlan], Control] | None = None,
+    ) -> CustomerPlan:
         """Replaces the plan by what `change` makes of it (which may be called again), and tells the limiters.
+
+        Args:
+            subject: canonical.
+            change: the old plan to the new one.
+            record: the control record of a new plan; kept in the same step until Kafka has it (`Untold`), in a cluster
+                in the step after it.
 
         Raises:
             StoreUnavailable: Redis does not answer, or others write the same plan all the time.
@@ -68,11 +82,20 @@ class CustomerPlans:
             raw = await self._raw(subject)
             new = change(_read(raw))
             value = b"" if new == CustomerPlan() else msgspec.json.encode(new)
-            call = (1, key, raw or b"", value, self._keys.events, subject)
+            told = encode(record(new)) if record is not None else b""
+            arguments = (raw or b"", value, self._keys.events, subject, told)
+            together = told and not self._link.clustered
+            call = (2, key, self._keys.untold, *arguments) if together else (1, key, *arguments)
             (done,) = await _REPLACE.run(self._link, [call], [slot_of(subject)])
+            if done and told and not together:
+                await self._link.exchange([("RPUSH", self._keys.untold, told)], [slot_of(self._keys.untold)])
             if done:
                 return new
         raise StoreUnavailable(f"the plan of {subject} is written too often by others: tried {ATTEMPTS} times")
+
+    async def put_back(self, subject: str, plan: CustomerPlan) -> None:
+        """Sets a plan as a restore remembers it, where none is stored."""
+        await self._link.exchange([("SET", self._key(subject), msgspec.json.encode(plan), "NX")], [slot_of(subject)])
 
     async def _raw(self, subject: str) -> bytes | None:
         (raw,) = await self._link.exchange([("GET", self._key(subject))], [slot_of(subject)])

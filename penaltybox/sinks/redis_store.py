@@ -250,15 +250,25 @@ class RedisSubjectStore:
 
     async def pause(self, reason: str, actor: str, at_ms: int) -> None:
         """Pause new blocks; the key has no TTL, a pause ends by `resume` only."""
-        await self._central([("SET", self.keys.pause, msgspec.json.encode(_Pause(reason, actor, at_ms)))])
+        await self._central([pausing(self.keys, reason, actor, at_ms)])
 
     async def resume(self) -> None:
         """End the pause."""
-        await self._central([("DEL", self.keys.pause)])
+        await self._central([resuming(self.keys)])
 
     async def close(self) -> None:
         """Close all connections."""
         await self.link.close()
+
+
+def pausing(keys: Keyspace, reason: str, actor: str, at_ms: int) -> Command:
+    """The command that pauses new blocks."""
+    return ("SET", keys.pause, msgspec.json.encode(_Pause(reason, actor, at_ms)))
+
+
+def resuming(keys: Keyspace) -> Command:
+    """The command that ends a pause."""
+    return ("DEL", keys.pause)
 
 
 def _slots(subjects: Sequence[str]) -> list[int]:

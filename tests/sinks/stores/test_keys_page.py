@@ -10,10 +10,12 @@ import pytest
 import redis
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Control
 from penaltybox.links.connections import open_client, open_link, parse_endpoint
 from penaltybox.sinks.blocklist import Blocklist
 from penaltybox.sinks.redis_store import CHUNK, RedisSubjectStore
 from penaltybox.sinks.subject_store import Mark, Written
+from penaltybox.sinks.untold import Untold
 from tests.redis_servers import BINARIES, Server, single
 from tests.sinks.stores.blobs import HOUR, block, write
 
@@ -56,6 +58,10 @@ async def test_a_worker_can_do_all_its_work(guarded: Server) -> None:
     await store.pause("why", "who", 1)
     assert await store.pause_reason() == "why"
     await store.resume()
+    untold = Untold(store.link)
+    record = Control(id="1", ts=1, key="allow:user:1", kind="allow")
+    await untold.commit([("SET", "pbx:pause", "{}"), ("DEL", "pbx:pause")], [record], say="#lists")
+    assert [len(waiting) async for waiting in untold.chunks()] == [1]
     blocklist = Blocklist(store.link)
     assert [found.subject async for found in blocklist.blocks()] == [A]
     assert (await blocklist.lookup([A]))[0] is not None
