@@ -134,6 +134,7 @@ class FailureCounts:
         self.last_error = ""
         self.away = False
         self._before = 0
+        self._told_at_s = float("-inf")
 
     def failed(self, error: Exception) -> None:
         """A call of Redis failed."""
@@ -143,6 +144,14 @@ class FailureCounts:
             self.away = True
             self._before = self.decisions.total()
             _log.warning("Deciding without Redis, as each scenario's `failure` says: %s", error)
+
+    def refused(self, error: Exception, now_s: float) -> None:
+        """Redis answered a call with an error that only this request has; the log has one such line a second."""
+        self.errors[type(error).__name__] += 1
+        self.last_error = str(error)
+        if now_s - self._told_at_s >= 1:
+            self._told_at_s = now_s
+            _log.error("A decision failed: %s", error)
 
     def decided(self, scenario: str, verdict: Verdict) -> None:
         """A decision was made without Redis."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.keyspace import Keyspace
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.links.connections import endpoint_of, open_multiplexed
@@ -137,11 +137,14 @@ class InlineLimiter:
         """See `Decider.decide`."""
         questions = self._questions
         question = questions.about(request)
-        subjects = questions.subjects(question, request)
-        if question.missing:
-            verdict = decisions.verdict_missing(request, self.source, question.missing)
-        else:
-            verdict = await self._ask(question, subjects, request)
+        try:
+            subjects = questions.subjects(question, request)
+            if question.missing:
+                verdict = decisions.verdict_missing(request, self.source, question.missing)
+            else:
+                verdict = await self._ask(question, subjects, request)
+        except UnicodeEncodeError as error:  # an id, a route or a key
+            raise BadEvent("not_text", f"request {request.id!a}: a text that cannot be encoded: {error}") from error
         if self.publisher is not None and request.subjects:  # a record about nobody would be a dead letter
             for decision in verdict.decisions:
                 self.publisher.offer(decision)
@@ -166,11 +169,14 @@ class InlineLimiter:
         return verdict
 
     def _note(self, error: PenaltyboxError, asked_at_s: float) -> None:
-        self.counts.failed(error)
-        if not isinstance(error, StoreUnavailable):
-            # A key of the wrong type, a refused right: the next request may fare better, and this must be seen.
-            _log.error("A decision failed: %s", error)
-        self.breaker.failed(asyncio.get_running_loop().time(), asked_at_s)
+        """An outage, or a refused login or right, is everybody's failure; any other error is this request's alone."""
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(error, (StoreUnavailable, ConfigurationError)):
+            self.counts.failed(error)
+            self.breaker.failed(now_s, asked_at_s)
+        else:
+            self.counts.refused(error, now_s)
+            self.breaker.succeeded()
 
     def _judge(self, question: Question, subjects: Sequence[str], request: Request, answer: Answer) -> Verdict:
         established = answer.trust if question.authenticated else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.settings import Settings
 from penaltybox.producers.failure import Breaker
 from penaltybox.producers.inline import InlineLimiter
@@ -225,6 +225,25 @@ def has(server: Server, name: str) -> bool:
     """Whether this node owns the slot of user u (``u``) or device d (``d``)."""
     reply = server.call("EXISTS", "pbx:{user:u}:x" if name == "u" else "pbx:{device:d}:x")
     return isinstance(reply, int)
+
+
+async def test_an_error_that_only_one_request_has_is_nobody_elses(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that Redis answers with an unexpected error fails alone, and a flood of them fills no log."""
+    async with rig.open(policy(USER, scenario("closed", "5s"))) as limiter:
+        ask = limiter._counters.ask
+
+        async def poisoned(*arguments: Any) -> Any:
+            if arguments[2].id == "poison":
+                raise PenaltyboxError("Redis answered with an unexpected error: ERR bad.")
+            return await ask(*arguments)
+
+        limiter._counters.ask = poisoned  # type: ignore[method-assign]
+        for _ in range(20):
+            assert (await limiter.decide(request(id="poison"))).reason == "fail_closed"
+            assert (await limiter.decide(request(cost=0))).allowed
+        assert limiter.counts.errors == {"PenaltyboxError": 20}
+        assert not limiter.breaker.openings
+    assert len([one for one in caplog.records if "ERR bad" in one.message]) < 5
 
 
 def test_the_breaker_lets_one_probe_through_at_a_time() -> None:

@@ -99,6 +99,39 @@ async def test_it_decides_what_the_limiter_in_memory_decides(rig: Rig, seed: int
                 assert (got.action, got.violated) == (wanted.action, wanted.violated)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in {"cluster", "sentinel"}])
+async def test_a_decision_is_one_round_trip(redis_by_kind: dict[str, Any], kind: str) -> None:
+    """With blocks, trust, plan, a record and six limits: the server reads once from its socket for each decision."""
+    server = redis_by_kind[kind]
+    limits = "\n    ".join(
+        f"{on}: [{{name: a, limit: 50, window: 1h}}, {{name: b, limit: 50, window: 1d, algorithm: gcra}}]"
+        for on in ("user", "device", "ip")
+    )
+
+    def reads() -> int:
+        return int(server.call("INFO", "stats").split(b"total_reads_processed:")[1].split()[0])
+
+    async with rig_on(server) as rig, rig.open(policy(limits)) as limiter:
+        await rig.put("user:u", "trust", {"multiplier": 2, "established": True})
+        await rig.put("user:u", "plan", {"limits": {"s/user:a": 70}})
+        await limiter.decide(request())
+        before, again = reads(), reads()
+        for number in range(40):
+            assert (await limiter.decide(request(idempotency_key=f"k{number}"))).allowed
+        assert reads() - again == 40 + (again - before)
+
+
+async def test_a_text_that_is_none_is_refused(rig: Rig) -> None:
+    """Half a surrogate pair cannot be sent or stored: a bad event, and no failure of Redis."""
+    rules = policy("user: [{name: a, limit: 3, window: 1h}]\n    user+route: [{name: a, limit: 3, window: 1h}]")
+    async with rig.open(rules) as limiter:
+        for broken in (request(id="\ud800"), request(idempotency_key="\ud800"), request(route="\ud800")):
+            with pytest.raises(BadEvent):
+                await limiter.decide(broken)
+        assert not limiter.breaker.openings
+        assert (await limiter.decide(request())).limits[0].remaining == 2
+
+
 async def test_a_log_holds_exactly_what_was_allowed(rig: Rig) -> None:
     """Request N+1 is refused, and Redis holds N entries, which end with their window."""
     async with rig.open(policy("user: [{name: daily, limit: 5, window: 1d}]")) as limiter:

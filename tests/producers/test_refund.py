@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +53,39 @@ async def test_twenty_refunds_at_once_give_back_once(rig: Rig) -> None:
         assert 1 <= told.count(True) <= (2 if rig.clustered else 1)
         verdict = await one.decide(request(cost=0))
     assert [state.remaining for state in verdict.limits] == [6, 16]
+
+
+REFUND_IT = """
+import asyncio, sys
+from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.contracts.settings import Settings
+from penaltybox.producers.inline import InlineLimiter
+
+async def main(url, prefix):
+    policy = parse_policy("limits: {s: {user: [{name: a, limit: 10, window: 1h}]}}")
+    async with InlineLimiter.open(Settings(redis_url=url, redis_prefix=prefix), policy) as limiter:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(sum([await limiter.refund(f"k{n}") for n in range(50)]), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_two_processes_refund_each_key_once(redis_by_kind: dict[str, Any]) -> None:
+    """Both refund the same fifty keys at the same time: together they give back fifty times, and that is all."""
+    async with rig_on(redis_by_kind[KINDS[0]]) as rig, rig.open(policy(TWO)) as limiter:
+        for number in range(50):
+            await limiter.decide(request(subjects={"user": f"u{number % 10}"}, idempotency_key=f"k{number}"))
+        program = [sys.executable, "-c", REFUND_IT, rig.settings.redis_url, rig.settings.redis_prefix]
+        both = [await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE) for _ in range(2)]
+        for process in both:
+            assert await process.stdout.readline() == b"ready\n"  # type: ignore[union-attr]
+        told = await asyncio.gather(*(process.communicate(b"go\n") for process in both))
+        assert sum(int(out) for out, _ in told) == 50
+        for number in range(10):
+            verdict = await limiter.decide(request(subjects={"user": f"u{number}"}, cost=0))
+            assert verdict.limits[0].remaining == 10
 
 
 async def test_a_key_that_comes_twice_is_charged_once(rig: Rig) -> None:
