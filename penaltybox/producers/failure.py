@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.subjects import Canonicaliser
     from penaltybox.producers.limiter import Request
 
-FIRST_PAUSE_S: Final = 0.05
+FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
 LOCAL_PERCENT: Final = 50
 _LOCAL_KEYS: Final = 100_000
