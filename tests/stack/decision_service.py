@@ -58,6 +58,7 @@ class DecisionService:
         self._command = [sys.executable, "-m", "penaltybox", "serve", "--port", str(self.port)]
         self._command += ["--policy", str(policy), *arguments]
         self._environment = {**os.environ, **environment_of(settings)}
+        self._environment["PENALTYBOX_SPILL_DIR"] = str(policy.parent / "spill")
 
     def start(self) -> None:
         """Starts; returns when it is alive."""
