@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -18,9 +20,10 @@ from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.settings import PREFIX, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from penaltybox.contracts.policy import Policy
+    from penaltybox.producers.cached import CachedDecider
     from penaltybox.producers.service.application import Application
     from penaltybox.producers.service.desk import Desk
 
@@ -54,6 +57,7 @@ def serve(
 
     Which scenario a client's request belongs to is said by the policy (scenarios.NAME.routes), or by the gateway
     (?scenario=). What happens while Redis is away is said by the scenario too (failure: open, closed, local).
+    SIGHUP puts a changed policy file in force.
     """
     try:
         _serve(_changed(settings(), host, port, processes), policy_file)
@@ -86,6 +90,8 @@ def _serve(values: Settings, policy_file: object) -> None:
     host, number = listener.getsockname()[:2]
     where = f"http://{f'[{host}]' if ':' in host else host}:{number}"
     _log.info("serving on %s: policy %s, version %s", where, path, policy.version)
+    if not any(scenario.routes for scenario in policy.scenarios.values()):
+        _log.warning("no scenario of the policy has routes: a gateway must name it (?scenario=), or nothing is counted")
     warning = server.exposure(values.serve_host, values.serve_secret)
     if warning:
         _log.warning("%s", warning)
@@ -113,6 +119,34 @@ def application() -> Application:
     return Application(lambda: _desk(values, policy), secret=values.serve_secret)
 
 
+@contextmanager
+def _renewed(values: Settings, desk: Desk, limiter: CachedDecider) -> Iterator[None]:
+    """On SIGHUP the policy file is read again; one with a mistake changes nothing."""
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def renew() -> None:
+        try:
+            policy = await asyncio.to_thread(policy_of, None, values)
+        except PenaltyboxError as error:
+            _log.error("SIGHUP: the policy stays as it was: %s", error)
+            return
+        limiter.replace_policy(policy)
+        desk.replace_policy(policy)
+        _log.info("SIGHUP: policy version %s is in force", policy.version)
+
+    def begin() -> None:
+        task = loop.create_task(renew())
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, begin)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
 @asynccontextmanager
 async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
     """What answers in this process: the limiter, its publisher, and a look into Redis."""
@@ -131,7 +165,7 @@ async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
             BackgroundPublisher(values) as publisher,
             open_limiter(values, policy, source=source, publisher=publisher) as limiter,
         ):
-            yield Desk(
+            desk = Desk(
                 limiter,
                 policy,
                 RequestReader.of(values, policy, header=_CLIENT_HEADER),
@@ -141,5 +175,7 @@ async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
                 options=AnswerOptions(headers=values.quota_headers, challenge_url=values.challenge_url),
                 client_header=values.client_ip_header or _CLIENT_HEADER,
             )
+            with _renewed(values, desk, limiter):
+                yield desk
     finally:
         await link.close()

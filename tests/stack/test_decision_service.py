@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stack
 POLICY = """
 limits: {coupon_claim: {user: [{name: daily, limit: 40, window: 1d}]}}
-scenarios: {coupon_claim: {deadline: 1s}}
+scenarios: {coupon_claim: {routes: [POST /coupons], deadline: 1s}}
 """
 CLAIM = json.dumps({"scenario": "coupon_claim", "subjects": {"user": "10086"}}).encode()
 
@@ -158,13 +158,18 @@ def test_large_but_finite_headers_pass(settings: Settings, policy: Path) -> None
 
 
 def test_a_connection_is_used_again(settings: Settings, policy: Path) -> None:
-    """Calls follow each other on one connection, refusals and unread bodies between them; noise gets 400."""
+    """Calls follow each other on one connection, upgrades, refusals and unread bodies among them; noise gets 400."""
     with DecisionService(settings, policy) as service:
         caller = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
         caller.connect()
         used = caller.sock
-        for method, path, status in (("GET", "/healthz", 200), ("POST", "/v1/none", 404), ("HEAD", "/healthz", 200)):
-            caller.request(method, path, b"x" * 100_000)
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket"}  # gateways ask about those too
+        for method, path, headers, status in (
+            ("GET", "/healthz", upgrade, 200),
+            ("POST", "/v1/none", {}, 404),
+            ("HEAD", "/healthz", {}, 200),
+        ):
+            caller.request(method, path, None if headers else b"x" * 100_000, headers)
             answer = caller.getresponse()
             assert (answer.status, answer.read() != b"") == (status, method != "HEAD")
         assert caller.sock is used
@@ -213,6 +218,24 @@ def test_refunds(settings: Settings, policy: Path) -> None:
         ]
         assert back == [{"refunded": True}, {"refunded": False}]
         assert claims(service, 1) == [200]
+
+
+def test_another_policy_without_a_restart(settings: Settings, policy: Path) -> None:
+    """SIGHUP puts the changed file in force; one with a mistake is told and changes nothing."""
+
+    def version() -> str:
+        return str(json.loads(fetch(service.port, "/readyz").body)["policy"])
+
+    with DecisionService(settings, policy) as service:
+        before = version()
+        policy.write_text(POLICY.replace("limit: 40", "limit: 1"))
+        service.process.send_signal(signal.SIGHUP)
+        block_until(lambda: version() != before, what="another policy")
+        assert claims(service, 2) == [200, 429]
+        policy.write_text("limits: []")
+        service.process.send_signal(signal.SIGHUP)
+        block_until(lambda: "the policy stays as it was" in service.log, what="a complaint")
+        assert claims(service, 1) == [429]
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -49,12 +49,8 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            call = Call.of(scope)
-            reply = await self._reply(call, receive)
-            headers = _encoded(reply)
-            if call.header(b"upgrade") is not None:  # the parser reads no second call behind such a one
-                headers.append((b"connection", b"close"))
-            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            reply = await self._reply(Call.of(scope), receive)
+            await send({"type": "http.response.start", "status": reply.status, "headers": _encoded(reply)})
             await send({"type": "http.response.body", "body": reply.body})
 
     async def _live(self, receive: Receive, send: Send) -> None:

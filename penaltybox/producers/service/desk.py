@@ -73,6 +73,11 @@ class Desk:
         self._client_header = client_header.lower().encode()
         self._told_at = -_QUIET_S
 
+    def replace_policy(self, policy: Policy) -> None:
+        """From the next call on this policy holds here; the limiter's own has to be replaced too."""
+        self._policy = policy
+        self._reader.replace_policy(policy)
+
     async def check(self, way: Way, call: Call) -> Reply:
         """A gateway's question about a client's request.
 
