@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from penaltybox.cli.console import AsJson, PolicyFile, err, policy_of, print_json, settings
+from penaltybox.cli.console import AsJson, PolicyFile, err, kafka_errors, policy_of, print_json, settings
 from penaltybox.cli.replay_job import RECORDED, Job
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
@@ -86,7 +86,7 @@ def replay(
         processes=processes,
         speed=speed,
     )
-    with progress(quiet=as_json) as report:
+    with kafka_errors(values), progress(quiet=as_json) as report:
         result = asyncio.run(run_job(job, report=report))
     if as_json:
         print_json(result)

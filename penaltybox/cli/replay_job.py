@@ -94,8 +94,11 @@ async def run_job(
 
 def _open(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:
     """The source that `--source` names."""
+    from penaltybox.processors.replay.sources.kafka import TopicSource
     from penaltybox.processors.replay.sources.lines import Lines
 
+    if job.source == "kafka":
+        return TopicSource(job.settings, canonicaliser, window)
     if job.recorded:
         raise ConfigurationError(f"--baseline {RECORDED}: a file does not say which policy was in force; name one.")
     path = Path(job.source)

@@ -8,13 +8,12 @@ topics that an app names in `run_topics` arrive in runs, all others record by re
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from aiokafka.consumer.fetcher import FetchResult
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
+from penaltybox.processors.fetched import FetchedRecords
 from penaltybox.processors.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -35,28 +34,6 @@ class RunMessage(ConsumerMessage):
     def ack(self, consumer: Any, n: int = 1) -> bool:
         """Acknowledge the whole run. A run that no agent has seen (a stream skips stale ones) is never acknowledged."""
         return bool(super().ack(consumer, n)) if self.tracked else False
-
-
-class FetchedRecords(OrderedDict[Any, Any]):
-    """aiokafka's store of fetch results, in which those of run topics yield bare records.
-
-    A bare record is what the parser made; aiokafka would put an 11-field frozen dataclass around each, which costs
-    more than parsing it.
-    """
-
-    def __init__(self, run_topics: frozenset[str]) -> None:
-        super().__init__()
-        self._run_topics = run_topics
-
-    def __setitem__(self, partition: Any, result: Any) -> None:
-        if type(result) is FetchResult and partition.topic in self._run_topics:
-            result._partition_records._consumer_record = bare_record  # noqa: SLF001 - no public way, tested
-        super().__setitem__(partition, result)
-
-
-def bare_record(_partition: object, record: Any) -> Any:
-    """Stand-in for aiokafka's wrapping: the record as it was parsed."""
-    return record
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):

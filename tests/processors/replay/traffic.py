@@ -38,14 +38,14 @@ def write(path: Path, events: Iterable[Decision | Outcome]) -> Path:
     return path
 
 
-def plainly(events: Iterable[Decision | Outcome], policy: Policy) -> list[Penalty]:
-    """What a loop without any haste makes of them; the latest time so far stands for the broker's clock."""
+def plainly(events: Iterable[Decision | Outcome], policy: Policy, broker_ms: int = 0) -> list[Penalty]:
+    """What a loop without any haste makes of them; without a broker's time the latest so far stands for its clock."""
     engine = Engine(policy)
     states: dict[str, SubjectState] = {}
     clock, found = 0, []
     for event in events:
         clock = max(clock, event.ts)
-        handling = Handling(clock)
+        handling = Handling(broker_ms or clock)
         if isinstance(event, Decision):
             for subject, plan in engine.touches(event):
                 engine.apply(states.setdefault(subject, SubjectState.fresh(subject)), plan, event, handling)

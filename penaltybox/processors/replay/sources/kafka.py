@@ -1,0 +1,275 @@
+"""The topics of decisions and outcomes, read by `assign`: no group, no commits, nothing written.
+
+Where the topics end is asked once, at the start; what is published during the replay is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+
+from penaltybox.contracts.decoding import decode_decisions, decode_outcome
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, StoreUnavailable
+from penaltybox.contracts.subjects import Names
+from penaltybox.contracts.topics import Topics
+from penaltybox.links.kafka import Connection
+from penaltybox.processors.broker import probe
+from penaltybox.processors.fetched import FetchedRecords
+from penaltybox.processors.replay.merge import Lane, released
+from penaltybox.processors.replay.records import SLICE, Refusals
+from penaltybox.processors.replay.times import iso
+from penaltybox.processors.topic_log import end_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from penaltybox.contracts.events import Command, Decision, Outcome
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.replay.merge import Placed
+    from penaltybox.processors.replay.records import Entry, Window
+
+POLL_MS: Final = 500
+FETCH_WAIT_MS: Final = 25
+"""The embedded broker holds a fetch for as long as it may, even when it has records."""
+SILENCE_S: Final = 60
+"""A broker that sends nothing for so long, though more is to come, has gone."""
+
+
+class TopicSource:
+    """The topics of these settings, up to where they end now.
+
+    Args:
+        settings: the cluster and the prefix of the topics.
+        canonicaliser: judges the subjects.
+        window: what the broker stamped outside of it is left out.
+        partitions: only these of each topic; None all.
+        commands: steps by hand to put in their places, by time: (ms, command).
+    """
+
+    unit = "records"
+
+    def __init__(
+        self,
+        settings: Settings,
+        canonicaliser: Canonicaliser,
+        window: Window,
+        *,
+        partitions: frozenset[int] | None = None,
+        commands: Sequence[tuple[int, Command]] = (),
+    ) -> None:
+        self.done = 0
+        self.total: int | None = None
+        self.refused = Refusals()
+        self.remarks: list[str] = []
+        self.places: list[tuple[str, int]] = []
+        """(topic, partition) by rank, of all that there are."""
+        self._settings = settings
+        self._canonicaliser = canonicaliser
+        self._window = window
+        self._wanted = partitions
+        self._commands = commands
+        self._topics = Topics.named(settings.topic_prefix)
+        self.title = f"{self._topics.decisions} at {settings.kafka}"
+        self._first_outcome = 0
+        """Rank of the first partition of outcomes; they stand behind those of decisions."""
+        self._ends: dict[TopicPartition, int] = {}
+        self._lanes: dict[TopicPartition, Lane] = {}
+
+    async def slices(self) -> AsyncIterator[Sequence[Entry]]:
+        """See `Reading.slices`.
+
+        Raises:
+            KafkaError: the broker cannot be reached, or refuses.
+        """
+        async with self._consumer("none") as consumer:
+            await self._begin(consumer)
+            lanes = [*self._lanes.values(), *self._by_hand()]
+            while any(not lane.done or lane.records for lane in lanes):
+                await self._fill(consumer)
+                ready = released(lanes)
+                for first in range(0, len(ready), SLICE):
+                    entries = self._entries(ready[first : first + SLICE])
+                    if entries:
+                        yield entries
+                    await asyncio.sleep(0)  # the fetching task goes on meanwhile
+
+    @asynccontextmanager
+    async def _consumer(self, reset: str) -> AsyncIterator[Any]:
+        consumer = AIOKafkaConsumer(
+            **Connection.of(self._settings).client_options(),
+            enable_auto_commit=False,
+            auto_offset_reset=reset,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+        )
+        await consumer.start()
+        try:
+            yield consumer
+        finally:
+            await consumer.stop()
+
+    async def _begin(self, consumer: Any) -> None:
+        """Find the partitions, where each begins and ends, and go there."""
+        topics = await self._partitions(consumer)
+        self.places = [(tp.topic, tp.partition) for tp in topics]  # decisions first
+        self._first_outcome = sum(topic == self._topics.decisions for topic, _ in self.places)
+        ranks = {TopicPartition(*place): rank for rank, place in enumerate(self.places)}
+        wanted = [tp for tp in topics if self._wanted is None or tp.partition in self._wanted]
+        async with self._consumer("earliest") as scout:  # where a partition was emptied it must not stumble
+            self._ends = await end_offsets(scout, wanted)
+        begins = await consumer.beginning_offsets(wanted)
+        starts = await self._starts(consumer, begins)
+        self._lanes = {tp: Lane(ranks[tp], until_ms=self._window.to_ms) for tp in wanted}
+        fetcher = consumer._fetcher  # noqa: SLF001 - as in processors/transport.py
+        fetcher._records = FetchedRecords(frozenset({tp.topic for tp in wanted}))  # noqa: SLF001
+        consumer.assign(wanted)
+        for tp, lane in self._lanes.items():
+            lane.done = starts[tp] >= self._ends[tp]
+            consumer.seek(tp, min(starts[tp], self._ends[tp]))
+        self.total = sum(max(0, self._ends[tp] - starts[tp]) for tp in wanted)
+
+    async def _partitions(self, consumer: Any) -> list[TopicPartition]:
+        metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 - asking by name would create the topic
+        found: list[TopicPartition] = []
+        for topic in (self._topics.decisions, self._topics.outcomes):
+            numbers = metadata.partitions_for_topic(topic)
+            found += [TopicPartition(topic, number) for number in sorted(numbers or ())]
+            if not numbers and topic == self._topics.decisions:
+                others = sorted(name for name in metadata.topics() if name.endswith(".decisions"))
+                hint = f" It has {', '.join(others)}: set PENALTYBOX_TOPIC_PREFIX." if others else ""
+                raise ConfigurationError(
+                    f"Kafka at {self._settings.kafka} has no topic {topic}.{hint} `penaltybox setup` creates the "
+                    "topics; --source FILE replays a file."
+                )
+            if not numbers:
+                self.remarks.append(f"There is no topic {topic}: no outcomes are in this replay.")
+        return found
+
+    async def _starts(self, consumer: Any, begins: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where to start: by time where the broker can tell, else at the beginning."""
+        self._tell_deleted(begins)
+        start_ms = self._window.start_ms
+        if start_ms is None:
+            return dict(begins)
+        if not (await probe(Connection.of(self._settings), self._topics.decisions)).timestamp_offsets:
+            self.remarks.append("This broker cannot look times up: the topics are scanned from their beginning.")
+            return dict(begins)
+        found = await consumer.offsets_for_times(dict.fromkeys(begins, max(0, start_ms)))
+        starts = {tp: self._ends[tp] if found.get(tp) is None else found[tp].offset for tp in begins}
+        cut = [found[tp] for tp in begins if begins[tp] and starts[tp] == begins[tp] and found.get(tp) is not None]
+        if cut:
+            first = min(one.timestamp for one in cut)
+            self.remarks.append(
+                f"Records before {iso(first)} are deleted already (retention): the warm-up is shorter than the "
+                "policies look back, so windows and ladders begin emptier than they were."
+            )
+        return starts
+
+    def _tell_deleted(self, begins: dict[TopicPartition, int]) -> None:
+        gone = {tp: first for tp, first in begins.items() if first and tp.topic == self._topics.decisions}
+        if gone and self._window.start_ms is None:
+            self.remarks.append(
+                f"The first {sum(gone.values()):,} offsets of {self._topics.decisions} are deleted already "
+                "(retention): the replay begins behind them, with nothing remembered. With --from they warm it up."
+            )
+
+    def _by_hand(self) -> list[Lane]:
+        """Steps by hand, in their places: a lane of their own behind all others."""
+        lane = Lane(len(self.places))
+        lane.done = True
+        window = self._window
+        start = window.start_ms if window.start_ms is not None else 0
+        for number, (ms, command) in enumerate(self._commands):
+            if ms >= start and (window.to_ms is None or ms < window.to_ms):
+                lane.records.append((ms, lane.rank, number, command))
+        return [lane] if lane.records else []
+
+    async def _fill(self, consumer: Any) -> None:
+        """Fetch until no partition is blocking."""
+        silent_since = asyncio.get_running_loop().time()
+        while blocking := [tp for tp, lane in self._lanes.items() if lane.blocking]:
+            try:
+                fetched = await consumer.getmany(*blocking, timeout_ms=POLL_MS)
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                raise ConfigurationError(
+                    f"{self.title}: records were deleted (retention) before they were read: {error!r}. Choose a later "
+                    "--from."
+                ) from error
+            now = asyncio.get_running_loop().time()
+            for tp, records in fetched.items():
+                self._take(tp, records)
+                silent_since = now
+            for tp in blocking:
+                # The position passes the end although compaction, or a transaction's marker, may have the last record.
+                lane = self._lanes[tp]
+                if lane.blocking and await consumer.position(tp) >= self._ends[tp]:
+                    lane.done = True
+                    silent_since = now
+            if now - silent_since > SILENCE_S:
+                raise StoreUnavailable(
+                    f"Kafka at {self._settings.kafka} has sent nothing for {SILENCE_S} s, though {blocking[0].topic}, "
+                    f"partition {blocking[0].partition} goes on to offset {self._ends[blocking[0]]}. Try again."
+                )
+
+    def _take(self, tp: TopicPartition, records: list[Any]) -> None:
+        lane, end = self._lanes[tp], self._ends[tp]
+        if records[-1].offset >= end - 1:
+            lane.done = True
+            records = [record for record in records if record.offset < end]
+        self.done += len(records)
+        lane.take(records)
+
+    def _entries(self, placed: Sequence[Placed]) -> list[Entry]:
+        """Decoded entries of a slice; what cannot be judged is counted."""
+        start = self._window.start_ms
+        if start is not None and placed[0][0] < start:
+            placed = [one for one in placed if one[0] >= start]
+        if not placed:
+            return []
+        first_outcome, by_hand = self._first_outcome, len(self.places)
+        if max(one[1] for one in placed) < first_outcome:
+            return self._decisions(placed)
+        decisions = [one for one in placed if one[1] < first_outcome]
+        entries = self._decisions(decisions) if decisions else []
+        entries += self._outcomes(one for one in placed if first_outcome <= one[1] < by_hand)
+        entries += [(clock, rank, number, command, Names(()), clock) for clock, rank, number, command in placed
+                    if rank == by_hand]  # fmt: skip
+        entries.sort(key=lambda entry: entry[:3])
+        return entries
+
+    def _decisions(self, placed: Sequence[Placed]) -> list[Entry]:
+        clocks, ranks, offsets, records = zip(*placed, strict=True)
+        values, stamps = [record.value for record in records], [record.timestamp for record in records]
+        judged = decode_decisions(values, stamps, self._canonicaliser)
+        if any(type(one) is BadEvent for one in judged):
+            for one, rank, offset in zip(judged, ranks, offsets, strict=True):
+                if type(one) is BadEvent:
+                    self._refuse(one, rank, offset)
+            rows = zip(clocks, ranks, offsets, judged, stamps, strict=True)
+            return [
+                (clock, rank, offset, *cast("tuple[Decision, Names]", one), stamp)
+                for clock, rank, offset, one, stamp in rows
+                if type(one) is not BadEvent
+            ]
+        events, names = zip(*cast("list[tuple[Decision, Names]]", judged), strict=True)
+        return list(zip(clocks, ranks, offsets, events, names, stamps, strict=True))
+
+    def _outcomes(self, placed: Iterable[Placed]) -> list[Entry]:
+        entries: list[Entry] = []
+        for clock, rank, offset, record in placed:
+            try:
+                event: Outcome = decode_outcome(record.value or b"", record.timestamp, self._canonicaliser)
+                names = self._canonicaliser.names(event.subjects)
+            except BadEvent as error:
+                self._refuse(error, rank, offset)
+                continue
+            entries.append((clock, rank, offset, event, names, record.timestamp))
+        return entries
+
+    def _refuse(self, error: BadEvent, rank: int, offset: int) -> None:
+        topic, partition = self.places[rank]
+        self.refused.note(error, f"{topic}, partition {partition}, offset {offset}")

@@ -1,0 +1,145 @@
+"""Replay of topics on a real broker: exactly up to where they ended, by time, and what is wrong told in sentences."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from penaltybox.cli.replay_job import Job, run_job
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Outcome, encode
+from penaltybox.contracts.settings import Settings
+from penaltybox.contracts.topics import Topics
+from penaltybox.links.kafka import Connection
+from penaltybox.processors.broker import TopicPlan, ensure_topics
+from tests.processors.replay.traffic import HOUSEHOLDS, Recorder, households, plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penaltybox.contracts.events import Decision
+    from penaltybox.processors.replay.loop import Result
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+PARTITIONS = 3
+
+
+async def made(broker: Any, prefix: str) -> Settings:
+    """Settings of a prefix of this test's own, with its topics."""
+    settings = Settings(kafka=broker.bootstrap, kafka_partitions=PARTITIONS, topic_prefix=prefix)
+    await ensure_topics(Connection.of(settings), Topics.named(prefix), TopicPlan.of(settings))
+    return settings
+
+
+async def publish(settings: Settings, events: Sequence[Decision | Outcome | bytes], partition: int | None = 0) -> None:
+    """Publish to a partition, or (None) each household's events to one of its own."""
+    topics = Topics.named(settings.topic_prefix)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka, acks="all", linger_ms=5)
+    await producer.start()
+    try:
+        for event in events:
+            where = partition
+            if where is None:
+                assert not isinstance(event, bytes)
+                where = int(event.id.partition("-")[0]) % PARTITIONS
+            topic = topics.outcomes if isinstance(event, Outcome) else topics.decisions
+            await producer.send(topic, event if isinstance(event, bytes) else encode(event), partition=where)
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
+async def replayed(settings: Settings, observer: Any = None, **options: Any) -> Result:
+    return await run_job(Job(settings, HOUSEHOLDS, **options), observer=observer)
+
+
+async def test_topics_give_what_the_engine_gives(broker: Any, fresh_prefix: str) -> None:
+    """Decisions in three partitions lead to the penalties that the engine alone gives, twice the same."""
+    settings = await made(broker, fresh_prefix)
+    events = households()
+    await publish(settings, events, None)
+    recorder = Recorder()
+    result = await replayed(settings, recorder)
+    assert result.decisions == len(events)
+    assert (await replayed(settings)).result_hash == result.result_hash
+    expected = plainly(events, HOUSEHOLDS, now_ms())
+    assert sorted(one.id for one in recorder.penalties["candidate"]) == sorted(one.id for one in expected)
+
+
+async def test_a_single_record(broker: Any, fresh_prefix: str) -> None:
+    """A topic with one record is replayed to its end; partitions without any do not hold it up."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, households(60)[:1])
+    assert (await replayed(settings)).decisions == 1
+
+
+async def test_what_comes_meanwhile_is_not_in_it(broker: Any, fresh_prefix: str) -> None:
+    """The end is where the topics ended at the start, to the record."""
+    settings = await made(broker, fresh_prefix)
+    events = households(900)
+    await publish(settings, events[:500])
+
+    class Meddler(Recorder):
+        publishing: asyncio.Task[None] | None = None
+
+        def decision(self, *given: Any) -> None:
+            super().decision(*given)
+            if self.publishing is None:
+                self.publishing = asyncio.create_task(publish(settings, events[500:]))
+
+    meddler = Meddler()
+    result = await replayed(settings, meddler)
+    assert meddler.publishing is not None
+    await meddler.publishing
+    assert result.decisions == 500
+    assert (await replayed(settings)).decisions == 900
+
+
+async def test_from_a_time(broker: Any, fresh_prefix: str) -> None:
+    """--from counts from the broker's time on, with what came before as the warm-up; --to ends before its time."""
+    settings = await made(broker, fresh_prefix)
+    events = households(900)
+    await publish(settings, events[:400])
+    between = now_ms() + 1
+    await asyncio.to_thread(_wait_until_ms, between)
+    await publish(settings, events[400:])
+    recorder = Recorder()
+    later = await replayed(settings, recorder, from_ms=between)
+    assert (later.warm_up_decisions, later.decisions) == (400, 500)
+    assert [one[1] for one in recorder.told if one[0] == "decision"] == [event.id for event in events]
+    cold = await replayed(settings, from_ms=between, warm_up_ms=1)
+    assert (cold.warm_up_decisions, cold.decisions) == (0, 500)
+    earlier = await replayed(settings, to_ms=between)
+    assert earlier.decisions == 400
+
+
+def _wait_until_ms(ms: int) -> None:
+    while now_ms() <= ms:
+        pass
+
+
+async def test_outcomes_and_bad_records(broker: Any, fresh_prefix: str) -> None:
+    """Outcomes come from their topic; records that cannot be judged are counted, with the place of the first."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, [*households(300), b"nonsense"])
+    outcome = Outcome(v=1, id="o1", ts=now_ms(), label="payment_ok", subjects={"user": "u0-0"})
+    await publish(settings, [outcome], 1)
+    recorder = Recorder()
+    result = await replayed(settings, recorder)
+    assert (result.decisions, result.outcomes, result.refused) == (300, 1, {"not_json": 1})
+    assert recorder.told[-1] == ("outcome", "o1", True)
+
+
+async def test_topics_that_are_not_there(broker: Any, fresh_prefix: str) -> None:
+    """A prefix without topics, and topics without records, are sentences; nothing is created."""
+    settings = Settings(kafka=broker.bootstrap, topic_prefix=f"{fresh_prefix}-none")
+    for _ in range(2):  # the first must not have created it
+        with pytest.raises(ConfigurationError, match=r"has no topic .*-none.decisions.* `penaltybox setup` creates"):
+            await replayed(settings)
+    empty = await made(broker, fresh_prefix)
+    with pytest.raises(ConfigurationError, match="there is nothing to replay"):
+        await replayed(empty)
