@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
 from penaltybox.links import multiplex
 from penaltybox.links.connections import open_multiplexed, parse_endpoint
 from tests.redis_servers import BINARIES, single
+from tests.tls import make_certificates, start_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -118,3 +121,42 @@ def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
         return found
 
     assert asyncio.run(identity()) != asyncio.run(identity())
+
+
+def test_another_kind_of_event_loop(server: Server) -> None:
+    """On uvloop, which the decision service runs on: many at once, megabytes, a call out of time."""
+
+    async def everything() -> None:
+        link = link_to(server)
+        got = await asyncio.gather(*(link.ask(("ECHO", f"{n}"), 5) for n in range(200)))
+        assert got == [b"%d" % n for n in range(200)]
+        assert len(await link.ask(("ECHO", "x" * 3_000_000), 5)) == 3_000_000
+        server.freeze()
+        with pytest.raises(StoreUnavailable):
+            await link.ask(("ECHO", "late"), 0.02)
+        server.thaw()
+        assert await link.ask(("ECHO", "own"), 5) == b"own"
+        await link.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(everything())
+
+
+async def test_over_tls(server: Server, tmp_path: Path) -> None:
+    """The connection is taken over after the handshake; a server that the CA does not know is an outage."""
+    make_certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.crt"))
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    listener = await start_tls(server.port, context)
+    url = f"rediss://localhost:{listener.sockets[0].getsockname()[1]}"
+    link: Any = open_multiplexed(parse_endpoint(url, tls_ca=str(tmp_path / "ca.crt")))
+    got = await asyncio.gather(*(link.ask(("ECHO", f"{n}"), 5) for n in range(200)))
+    assert got == [b"%d" % n for n in range(200)]
+    assert len(await link.ask(("ECHO", "x" * 300_000), 5)) == 300_000
+    await link.close()
+    stranger: Any = open_multiplexed(parse_endpoint(url))
+    with pytest.raises(StoreUnavailable, match="certificate"):
+        await stranger.ask(("PING",), 5)
+    await stranger.close()
+    listener.close()
+    await listener.wait_closed()
