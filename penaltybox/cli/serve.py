@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -16,7 +16,7 @@ import typer
 
 from penaltybox.cli.console import PolicyFile, policy_of, policy_path, settings, typed_subject
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import PREFIX, Settings
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def _serve(values: Settings, policy_file: object) -> None:
     path = policy_path(policy_file, values)  # type: ignore[arg-type]
     policy = policy_of(path, values)
     log_as(values.log_level)
+    server.quiet()
+    asyncio.run(_check(values))
     listener = server.listen(values.serve_host, values.serve_port)
     host, number = listener.getsockname()[:2]
     where = f"http://{f'[{host}]' if ':' in host else host}:{number}"
@@ -103,6 +105,25 @@ def _serve(values: Settings, policy_file: object) -> None:
         processes=values.serve_processes,
         stop_timeout_s=values.stop_timeout_s,
     )
+
+
+async def _check(values: Settings) -> None:
+    """Whether the servers' logins and certificates are usable, before a process is started; not whether they are up.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    from penaltybox.links.connections import endpoint_of, open_link
+    from penaltybox.links.kafka import Connection
+
+    Connection.of(values).client_options()
+    link = open_link(endpoint_of(values))
+    try:
+        with suppress(StoreUnavailable):
+            for node in await link.nodes():
+                await node.exchange([("PING",)])
+    finally:
+        await link.close()
 
 
 def application() -> Application:

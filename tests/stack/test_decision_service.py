@@ -18,6 +18,7 @@ import msgspec
 import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer
+from redis import Redis
 
 from penaltybox.cli.setup import create_topics
 from penaltybox.contracts.settings import Settings
@@ -250,8 +251,10 @@ def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_mistake_is_one_json_line(tmp_path: Path) -> None:
-    """A wrong setting, policy or port is one JSON line on standard error and exit code 2."""
+def test_a_mistake_is_one_json_line(tmp_path: Path, private_redis: RedisServer) -> None:
+    """A wrong setting, policy, port or login is one JSON line on standard error and exit code 2."""
+    with Redis.from_url(private_redis.url) as redis:
+        redis.config_set("requirepass", "a secret")
     bad = tmp_path / "bad.yaml"
     bad.write_text("limits: {web: {ip: [{name: a, limit: 0, window: 1m}]}}")
     with socket.socket() as taken:
@@ -264,6 +267,8 @@ def test_a_mistake_is_one_json_line(tmp_path: Path) -> None:
             (serve("--policy", str(tmp_path / "none.yaml")), "cannot be read"),
             (serve("--port", str(taken.getsockname()[1])), "in use"),
             (serve("--host", "192.0.2.1"), "192.0.2.1"),
+            (serve("--processes", "2", PENALTYBOX_REDIS_URL=private_redis.url), "redis_password"),
+            (serve(PENALTYBOX_KAFKA_SECURITY_PROTOCOL="SSL", PENALTYBOX_KAFKA_CA="none.pem"), "TLS files"),
         ):
             line = json.loads(done.stderr)
             assert (done.returncode, line["level"], says in line["message"]) == (2, "ERROR", True), line
