@@ -86,7 +86,7 @@ def combined(
     """
     _check_flags(shift, offline=offline, dry_run=dry_run)
     values = settings()
-    reading = _Reading(values, policy_of(policy_file, values), source, _scenario_map(mapping or [], scenario))
+    reading = _Reading(values, policy_of(policy_file, values), source, scenario_map(mapping or [], scenario))
     with _source(log, seekable=bool(shift)) as stream, _progress(stream, as_json or dry_run) as report:
         task, lines = reading.start(stream, report, shifted=bool(shift))
         if dry_run:
@@ -143,7 +143,7 @@ class _Reading:
         return task, logs.read_lines(stream)
 
 
-def _scenario_map(mapping: list[str], default: str) -> dict[str, str]:
+def scenario_map(mapping: list[str], default: str) -> dict[str, str]:
     """Prefix -> scenario; the empty prefix is the default."""
     found = {"": default}
     for text in mapping:

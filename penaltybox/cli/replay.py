@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from penaltybox.cli.console import AsJson, PolicyFile, err, kafka_errors, policy_of, print_json, settings
+from penaltybox.cli.ingest import scenario_map
 from penaltybox.cli.replay_job import RECORDED, Job
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
@@ -47,6 +48,11 @@ _Processes = Annotated[int, typer.Option(min=1, max=64, help="Share the partitio
 _Speed = Annotated[
     float | None, typer.Option(min=0.001, help="Times the recorded pace, instead of as fast as it goes.")
 ]
+_Scenario = Annotated[str, typer.Option(help="combined: the scenario of the limits that requests belong to.")]
+_Mapping = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="[METHOD ]/PREFIX=SCENARIO", help="combined: another one for a part of the paths."),
+]
 
 
 def replay(
@@ -59,6 +65,8 @@ def replay(
     warm_up: _WarmUp = "",
     processes: _Processes = 1,
     speed: _Speed = None,
+    scenario: _Scenario = "web",
+    mapping: _Mapping = None,
     as_json: AsJson = False,
 ) -> None:
     """Run recorded traffic through a policy, in memory: which penalties it would have led to.
@@ -85,6 +93,7 @@ def replay(
         span=(from_, to, warm_up),
         processes=processes,
         speed=speed,
+        scenarios=scenario_map(mapping or [], scenario),
     )
     with kafka_errors(values), progress(quiet=as_json) as report:
         result = asyncio.run(run_job(job, report=report))
@@ -103,6 +112,7 @@ def make_job(
     span: tuple[str, str, str],
     processes: int = 1,
     speed: float | None = None,
+    scenarios: dict[str, str] | None = None,
 ) -> Job:
     """A replay as the command's options describe it; `span` is (from, to, warm-up) as typed.
 
@@ -122,6 +132,7 @@ def make_job(
         warm_up_ms=parse_duration(warm_up, "--warm-up") if warm_up else None,
         processes=processes,
         speed=speed,
+        scenarios=scenarios or {},
     )
 
 

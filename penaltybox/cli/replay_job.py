@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from penaltybox.cli.replay_limits import LimitsAgain
+from penaltybox.cli.replay_sources import COMBINED, KAFKA, open_other, open_topics
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.policy import Policy  # noqa: TC001 - msgspec reads a job's fields
+from penaltybox.contracts.settings import Settings  # noqa: TC001 - as above
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.replay.horizons import window_of
 from penaltybox.processors.replay.loop import Replay
 from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
-from penaltybox.processors.replay.world import Steady, World
+from penaltybox.processors.replay.recorded import Switching, read_recorded
+from penaltybox.processors.replay.world import Course, Steady, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penaltybox.contracts.policy import Policy
-    from penaltybox.contracts.settings import Settings
     from penaltybox.processors.replay.loop import Progress, Result
     from penaltybox.processors.replay.observer import Observer, Side
+    from penaltybox.processors.replay.recorded import Recorded
     from penaltybox.processors.replay.records import Reading, Window
 
 RECORDED: Final = "recorded"
@@ -28,7 +33,7 @@ _GC_THRESHOLD: Final = (100_000, 50, 100)
 """States live long and hold no cycles."""
 
 
-class Job(NamedTuple):
+class Job(msgspec.Struct, frozen=True):
     """A replay to do. Times are ms.
 
     Attributes:
@@ -42,18 +47,28 @@ class Job(NamedTuple):
         warm_up_ms: as asked for.
         processes: at most so many.
         speed: times the recorded pace.
+        scenarios: of an access log: path prefix -> scenario.
     """
 
     settings: Settings
     candidate: Policy
     baseline: Policy | None = None
     recorded: bool = False
-    source: str = "kafka"
+    source: str = KAFKA
     from_ms: int | None = None
     to_ms: int | None = None
     warm_up_ms: int | None = None
     processes: int = 1
     speed: float | None = None
+    scenarios: dict[str, str] = {}
+
+
+class Prepared(NamedTuple):
+    """A job whose source is open (nothing is read yet) and whose worlds are empty."""
+
+    reading: Reading
+    worlds: dict[Side, World]
+    window: Window
 
 
 async def run_job(
@@ -64,47 +79,98 @@ async def run_job(
     Args:
         job: what to do.
         report: told how far it is.
-        observer: told of every decision, outcome and penalty.
+        observer: told of every decision, outcome and penalty; then it is done in one process.
 
     Raises:
         ConfigurationError: the source cannot be read, or there is nothing in the window.
         StoreUnavailable: a server does not answer.
     """
-    policies = [job.candidate, *([job.baseline] if job.baseline is not None else [])]
-    window, sentence = window_of(job.from_ms, job.to_ms, policies, job.warm_up_ms)
-    canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
-    reading = _open(job, canonicaliser, window)
-    if sentence:
-        reading.remarks.append(sentence)
-    engines: dict[Side, Engine] = {}
-    if job.baseline is not None:
-        engines[BASELINE] = Engine(job.baseline, canonicaliser)
-    engines[CANDIDATE] = Engine(job.candidate, canonicaliser)
-    worlds: dict[Side, World] = {
-        side: World(Steady(engine), place=place, worlds=len(engines), watched=observer is not None)
-        for place, (side, engine) in enumerate(engines.items())
-    }
+    made = await prepare(job, watched=observer is not None)
+    return await run_prepared(job, made, report=report, observer=observer)
+
+
+async def run_prepared(
+    job: Job,
+    made: Prepared,
+    *,
+    report: Callable[[Progress], None] | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Do a replay that is prepared; raises as `run_job` does."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLD)
     try:
-        return await Replay(reading, worlds, window, observer=observer, report=report, speed=job.speed).run()
+        replay = Replay(made.reading, made.worlds, made.window, observer=observer, report=report, speed=job.speed)
+        return await replay.run()
     finally:
         gc.set_threshold(*thresholds)
 
 
-def _open(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:
-    """The source that `--source` names."""
-    from penaltybox.processors.replay.sources.kafka import TopicSource
-    from penaltybox.processors.replay.sources.lines import Lines
+async def prepare(job: Job, *, watched: bool = False, partitions: frozenset[int] | None = None) -> Prepared:
+    """Open a job's source and make its worlds.
 
-    if job.source == "kafka":
-        return TopicSource(job.settings, canonicaliser, window)
-    if job.recorded:
-        raise ConfigurationError(f"--baseline {RECORDED}: a file does not say which policy was in force; name one.")
-    path = Path(job.source)
-    if not path.is_file():
+    Raises:
+        ConfigurationError: there is no such source, or it does not tell what the baseline needs.
+    """
+    if job.recorded and job.source != KAFKA:
         raise ConfigurationError(
-            f"--source {job.source}: there is no such file. Wanted kafka, clickhouse, combined:FILE, or a file of "
-            "decisions (JSON lines, also .gz and .zst; Parquet)."
+            f"--baseline {RECORDED}: only the topics tell which policy was in force; --source {job.source} does not. "
+            "Name a file: --baseline FILE."
         )
-    return Lines(path, canonicaliser, window)
+    recorded = await read_recorded(job.settings) if job.recorded else None
+    known = [job.candidate, *([job.baseline] if job.baseline is not None else [])]
+    policies = [*known, *(recorded.policies.values() if recorded is not None else ())]
+    window, sentence = window_of(job.from_ms, job.to_ms, policies, job.warm_up_ms)
+    canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
+    if job.source == KAFKA:
+        commands = recorded.commands if recorded is not None else ()
+        reading: Reading = open_topics(
+            job.settings, canonicaliser, window, partitions=partitions, commands=commands
+        )  # fmt: skip
+    else:
+        reading = open_other(job, canonicaliser, window)
+    reading.remarks += [one for one in (sentence, *(recorded.remarks if recorded is not None else ())) if one]
+    return Prepared(reading, _worlds(job, recorded, reading, canonicaliser, watched=watched), window)
+
+
+def _worlds(
+    job: Job, recorded: Recorded | None, reading: Reading, canonicaliser: Canonicaliser, *, watched: bool
+) -> dict[Side, World]:
+    """The worlds of both sides; they share the names of subjects."""
+    courses: dict[Side, Course] = {CANDIDATE: Steady(Engine(job.candidate, canonicaliser))}
+    if recorded is not None:
+        engines = {version: Engine(policy, canonicaliser) for version, policy in recorded.policies.items()}
+        places = lambda: getattr(reading, "places", ())  # noqa: E731 - known once the topics are open
+        courses = {BASELINE: Switching(engines, recorded.markers, places), **courses}
+    elif job.baseline is not None:
+        courses = {BASELINE: Steady(Engine(job.baseline, canonicaliser)), **courses}
+    late = recorded.late if recorded is not None else frozenset()
+    again = _limits_again(job, recorded)
+    if CANDIDATE in again and not job.source.startswith(COMBINED):
+        reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")
+    return {
+        side: World(
+            course,
+            place=place,
+            worlds=len(courses),
+            watched=watched,
+            late=late if side == BASELINE else frozenset(),
+            limiter=LimitsAgain(again[side], canonicaliser) if side in again else None,
+        )
+        for place, (side, course) in enumerate(courses.items())
+    }
+
+
+def limits_differ(job: Job, recorded: Recorded | None = None) -> bool:
+    """Whether the candidate's limits are others than those that decided the traffic."""
+    before = job.baseline
+    if recorded is not None:
+        before = recorded.policies[recorded.markers[-1].version]
+    return before is not None and before.limits != job.candidate.limits
+
+
+def _limits_again(job: Job, recorded: Recorded | None) -> dict[Side, Policy]:
+    """Sides whose limits decide the requests anew: of a log both, else a candidate with other limits."""
+    if job.source.startswith(COMBINED):
+        return {CANDIDATE: job.candidate} | ({BASELINE: job.baseline} if job.baseline is not None else {})
+    return {CANDIDATE: job.candidate} if limits_differ(job, recorded) else {}

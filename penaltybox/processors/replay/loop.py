@@ -148,7 +148,9 @@ class Replay:
         stepped = {side: world.step(entries) for side, world in self._worlds.items()}
         self._counts.note(entries, counted=counted)
         for side, one in stepped.items():
-            tally = self._tallies[side]
+            tally, limiter = self._tallies[side], self._worlds[side].limiter
+            if limiter is not None and not counted:
+                limiter.counts.clear()
             if counted:
                 for _, penalty in one.penalties:
                     tally.add(penalty)
@@ -167,8 +169,9 @@ class Replay:
         if not counts.records:
             raise ConfigurationError(_nothing(reading, counts))
         sides = {
-            side: self._tallies[side].result(world.versions) for side, world in self._worlds.items()
-        }  # fmt: skip
+            side: self._tallies[side].result(world.versions, world.limiter.counts if world.limiter else None)
+            for side, world in self._worlds.items()
+        }
         begun = counts.begun_ms
         return Result(
             source=reading.title,

@@ -28,6 +28,8 @@ class SideResult(msgspec.Struct, kw_only=True):
     stopped: int
     """Decisions that met a deny in force; counted when somebody watches the replay."""
     result_hash: str
+    limits: dict[str, int] | None = None
+    """What the limiter answered when it was asked again; None where the recorded answers were taken."""
 
 
 class Tally:
@@ -59,7 +61,7 @@ class Tally:
         self.by_dimension[penalty.subject.partition(":")[0]] += 1
         self._subjects.add(penalty.subject)
 
-    def result(self, versions: list[str]) -> SideResult:
+    def result(self, versions: list[str], limits: Counter[str] | None = None) -> SideResult:
         """The numbers so far; `versions` are those of the policies in force, if no penalty names more."""
         return SideResult(
             policy_versions=list(dict.fromkeys([*versions, *self.versions])),
@@ -71,6 +73,7 @@ class Tally:
             by_dimension=_sorted(self.by_dimension),
             stopped=self.stopped,
             result_hash=f"{self._sum:064x}",
+            limits=None if limits is None else _sorted(+limits),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from penaltybox.contracts.events import Command, Decision
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
@@ -11,6 +11,7 @@ from penaltybox.processors.replay.records import EVENT
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.events import Hold, Outcome, Penalty
@@ -29,6 +30,31 @@ class Course(Protocol):
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[tuple[Engine, Sequence[Entry]]]:
         """Entries in their order, cut where the policy changes."""
+
+
+class Relimiting(Protocol):
+    """A limiter that is asked again about recorded requests, under other limits."""
+
+    counts: Counter[str]
+    """What it answered: how often which."""
+
+    def decide(self, decision: Decision, listed: Listing | None) -> Sequence[Decision]:
+        """What becomes of a recorded decision.
+
+        Args:
+            decision: as recorded.
+            listed: the block or challenge in force against it in this world.
+
+        Raises:
+            ConfigurationError: it is a sample of its kind, so that limits cannot be counted.
+        """
+
+
+class Listing(NamedTuple):
+    """A block or a challenge in force against a request. `until` in ms; None is permanent."""
+
+    action: Literal["deny", "challenge"]
+    until: int | None
 
 
 class Steady:
@@ -71,6 +97,7 @@ class World:
         worlds: how many there are.
         watched: somebody wants to know which decisions a block would have stopped.
         late: ids of events that live workers handled late.
+        limiter: decides the recorded requests anew; None takes the recorded answers.
     """
 
     def __init__(
@@ -81,8 +108,10 @@ class World:
         worlds: int = 1,
         watched: bool = False,
         late: frozenset[str] = frozenset(),
+        limiter: Relimiting | None = None,
     ) -> None:
         self.states: dict[str, SubjectState] = {}
+        self.limiter = limiter
         self._course = course
         self._place, self._worlds = place, worlds
         self._watched = watched
@@ -101,9 +130,47 @@ class World:
         stepped = Stepped([], {})
         position = 0
         for engine, run in self._course.runs(entries):
-            self._run(engine, run, position, stepped)
+            if self.limiter is None:
+                self._run(engine, run, position, stepped)
+            else:
+                self._decide_and_run(self.limiter, engine, run, position, stepped)
             position += len(run)
         return stepped
+
+    def _decide_and_run(
+        self, limiter: Relimiting, engine: Engine, entries: Sequence[Entry], position: int, stepped: Stepped
+    ) -> None:
+        """One by one, for a request of a blocked subject counts nowhere in the limiter."""
+        for at, entry in enumerate(entries, position):
+            clock, rank, offset, event, names, broker_ms = entry
+            if not isinstance(event, Decision):
+                self._run(engine, [entry], at, stepped)
+                continue
+            listed = self._listed(engine, names, min(event.ts, broker_ms))
+            for decision in limiter.decide(event, listed):
+                self._run(engine, [(clock, rank, offset, decision, names, broker_ms)], at, stepped)
+
+    def _listed(self, engine: Engine, names: Names, t: int) -> Listing | None:
+        """The block, else the challenge, in force against one of a request's subjects; the later end wins.
+
+        Who passed a challenge is exempt from that of an address for a while.
+        """
+        holds: dict[Literal["deny", "challenge"], list[int | None]] = {"deny": [], "challenge": []}
+        exempt = False
+        for name in sorted(names, key=lambda name: name.text.startswith("ip:")):
+            state = self.states.get(name.text)
+            if state is None or engine.allowlist.covers(state.subject, t):
+                continue
+            exempt = exempt or state.pass_until > t
+            deny, challenge = state.real.deny, state.real.challenge
+            if deny is not None and active(deny, t):
+                holds["deny"].append(deny.until)
+            if challenge is not None and active(challenge, t) and not (exempt and name.text.startswith("ip:")):
+                holds["challenge"].append(challenge.until)
+        for action, ends in holds.items():
+            if ends:
+                return Listing(action, None if None in ends else max(end for end in ends if end is not None))
+        return None
 
     def _run(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
         self, engine: Engine, entries: Sequence[Entry], position: int, stepped: Stepped

@@ -1,0 +1,59 @@
+"""What `--source` names, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penaltybox.contracts.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penaltybox.cli.replay_job import Job
+    from penaltybox.contracts.events import Command
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.replay.records import Reading, Window
+    from penaltybox.processors.replay.sources.kafka import TopicSource
+
+KAFKA: Final = "kafka"
+COMBINED: Final = "combined:"
+_PARQUET: Final = b"PAR1"
+
+
+def open_topics(
+    settings: Settings,
+    canonicaliser: Canonicaliser,
+    window: Window,
+    *,
+    partitions: frozenset[int] | None = None,
+    commands: Sequence[tuple[int, Command]] = (),
+) -> TopicSource:
+    """The topics of the settings."""
+    from penaltybox.processors.replay.sources.kafka import TopicSource
+
+    return TopicSource(settings, canonicaliser, window, partitions=partitions, commands=commands)
+
+
+def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:
+    """A source that is not Kafka.
+
+    Raises:
+        ConfigurationError: there is no such thing.
+    """
+    source = job.source
+    if source.startswith(COMBINED):
+        from penaltybox.cli.replay_combined import LogSource
+
+        log = source.removeprefix(COMBINED)
+        return LogSource(log, job.candidate, canonicaliser, window, job.scenarios or {"": "web"})
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"--source {source}: there is no such file. Wanted kafka, clickhouse, combined:FILE, or a file of "
+            "decisions (JSON lines, also .gz and .zst; Parquet)."
+        )
+    from penaltybox.processors.replay.sources.lines import Lines
+
+    return Lines(path, canonicaliser, window)
