@@ -1,0 +1,91 @@
+"""What `penaltybox replay` does with a comparison: shown, written as a page, and judged by conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import typer
+
+from penaltybox.cli.console import err, out
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.processors.replay.comparison import Comparison
+from penaltybox.processors.replay.conditions import Condition, check_names, failures, parse_condition
+from penaltybox.processors.replay.findings import report_of
+from penaltybox.processors.replay.metrics import metrics_of
+from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penaltybox.cli.replay_job import Job
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.processors.replay.conditions import Failure
+    from penaltybox.processors.replay.observer import Side
+    from penaltybox.processors.replay.report import Report
+
+FAILED: Final = 3
+"""Exit code when a condition fails."""
+
+
+class Diff(NamedTuple):
+    """What is asked of a comparison, and the observer that will know."""
+
+    comparison: Comparison
+    conditions: list[Condition]
+    page: Path | None
+
+
+def make_diff(job: Job, *, fail_if: Sequence[str], page: Path | None, matures_ms: int | None = None) -> Diff:
+    """The comparison for a replay. What cannot work is refused now, not after an hour.
+
+    Raises:
+        ConfigurationError: a condition is none or names no figure; the page's package is missing, or its folder.
+    """
+    policies: dict[Side, Policy] = {CANDIDATE: job.candidate}
+    if job.baseline is not None:
+        policies = {BASELINE: job.baseline, **policies}
+    canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
+    conditions = [parse_condition(text) for text in fail_if]
+    if conditions and not job.recorded:  # which rules there were then is known afterwards
+        check_names(conditions, metrics_of(report_of(Comparison(policies))))
+    if page is not None:
+        from penaltybox.cli.replay_page import check_page
+
+        check_page(page)
+    return Diff(Comparison(policies, canonicaliser, matures_ms=matures_ms), conditions, page)
+
+
+def judge(diff: Diff) -> tuple[Report, list[Failure]]:
+    """The report, and the conditions that failed; writes the page.
+
+    Raises:
+        ConfigurationError: a condition names no figure; the page cannot be written.
+    """
+    report = report_of(diff.comparison)
+    failed = failures(diff.conditions, metrics_of(report))
+    if diff.page is not None:
+        from penaltybox.cli.replay_page import write_page
+
+        write_page(diff.page, report, diff.comparison.policies, failed)
+    return report, failed
+
+
+def show(report: Report, failed: Sequence[Failure], page: Path | None) -> None:
+    """The report on the terminal."""
+    from penaltybox.cli.replay_report import report_view
+
+    out.print()
+    out.print(report_view(report, failed))
+    if page is not None:
+        out.print(f"Written: {page}", markup=False)
+
+
+def leave(failed: Sequence[Failure], *, quiet: bool) -> None:
+    """Exit with code 3 if a condition failed; `quiet`: nothing of it was shown yet."""
+    if not failed:
+        return
+    if quiet:
+        for one in failed:
+            err.print(f"Failed: {one.condition}: {one.sentence}", markup=False)
+    raise typer.Exit(FAILED)
