@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from penaltybox.cli.console import AsJson, PolicyFile, err, kafka_errors, policy_of, print_json, settings
+from penaltybox.cli.console import AsJson, PolicyFile, err, kafka_errors, policy_of, settings
 from penaltybox.cli.ingest import scenario_map
 from penaltybox.cli.replay_job import RECORDED, Job
 from penaltybox.contracts.clock import now_ms
@@ -53,6 +53,17 @@ _Mapping = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="[METHOD ]/PREFIX=SCENARIO", help="combined: another one for a part of the paths."),
 ]
+_Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the comparison as one page too.", dir_okay=False)
+]
+_FailIf = Annotated[
+    list[str] | None,
+    typer.Option("--fail-if", metavar="CONDITION", help="Exit with code 3 if this holds: 'new.permanent > 0'."),
+]
+_Matures = Annotated[
+    str,
+    typer.Option(metavar="DURATION", help="Labels come this soon, instead of within each kind's own time (up to 30d)."),
+]
 
 
 def replay(
@@ -67,6 +78,9 @@ def replay(
     speed: _Speed = None,
     scenario: _Scenario = "web",
     mapping: _Mapping = None,
+    html: _Html = None,
+    fail_if: _FailIf = None,
+    matures: _Matures = "",
     as_json: AsJson = False,
 ) -> None:
     """Run recorded traffic through a policy, in memory: which penalties it would have led to.
@@ -80,9 +94,14 @@ def replay(
     Only its last two hours; the days before them fill the windows and are left out of the result:
 
         penaltybox replay --policy candidate.yaml --source decisions.jsonl.gz --from -2h --json
+
+    With a page of plots, and as a gate that exits with code 3 (docs/replay.md names the figures):
+
+        penaltybox replay --policy candidate.yaml --baseline current.yaml --source decisions.jsonl.gz
+        --html report.html --fail-if "fdr.ip > 0.02" --fail-if "new.permanent > 0"
     """
+    from penaltybox.cli.replay_diff import finish, make_diff
     from penaltybox.cli.replay_job import run_job
-    from penaltybox.cli.replay_view import show_result
 
     values = settings()
     job = make_job(
@@ -95,12 +114,11 @@ def replay(
         speed=speed,
         scenarios=scenario_map(mapping or [], scenario),
     )
+    matures_ms = parse_duration(matures, "--matures") if matures else None
+    diff = make_diff(job, fail_if=fail_if or (), page=html, matures_ms=matures_ms)
     with kafka_errors(values), progress(quiet=as_json) as report:
-        result = asyncio.run(run_job(job, report=report))
-    if as_json:
-        print_json(result)
-    else:
-        show_result(result)
+        result = asyncio.run(run_job(job, report=report, observer=diff.comparison if diff is not None else None))
+    finish(result, diff, as_json=as_json)
 
 
 def make_job(

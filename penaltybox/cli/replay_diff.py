@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import typer
 
-from penaltybox.cli.console import err, out
+from penaltybox.cli.console import err, out, print_json
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.replay.comparison import Comparison
 from penaltybox.processors.replay.conditions import Condition, check_names, failures, parse_condition
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penaltybox.cli.replay_job import Job
     from penaltybox.contracts.policy import Policy
     from penaltybox.processors.replay.conditions import Failure
+    from penaltybox.processors.replay.loop import Result
     from penaltybox.processors.replay.observer import Side
     from penaltybox.processors.replay.report import Report
 
@@ -36,12 +38,18 @@ class Diff(NamedTuple):
     page: Path | None
 
 
-def make_diff(job: Job, *, fail_if: Sequence[str], page: Path | None, matures_ms: int | None = None) -> Diff:
-    """The comparison for a replay. What cannot work is refused now, not after an hour.
+def make_diff(
+    job: Job, *, fail_if: Sequence[str] = (), page: Path | None = None, matures_ms: int | None = None
+) -> Diff | None:
+    """The comparison that a replay needs; None if nothing is compared. What cannot work is refused now, not in an hour.
+
+    Without a baseline, but with a page or conditions, the candidate is compared with no policy at all.
 
     Raises:
         ConfigurationError: a condition is none or names no figure; the page's package is missing, or its folder.
     """
+    if job.baseline is None and not job.recorded and not fail_if and page is None:
+        return None
     policies: dict[Side, Policy] = {CANDIDATE: job.candidate}
     if job.baseline is not None:
         policies = {BASELINE: job.baseline, **policies}
@@ -54,6 +62,28 @@ def make_diff(job: Job, *, fail_if: Sequence[str], page: Path | None, matures_ms
 
         check_page(page)
     return Diff(Comparison(policies, canonicaliser, matures_ms=matures_ms), conditions, page)
+
+
+def finish(result: Result, diff: Diff | None, *, as_json: bool) -> None:
+    """Show what a replay found, and exit with code 3 if a condition fails.
+
+    Raises:
+        ConfigurationError: a condition names no figure; the page cannot be written.
+    """
+    from penaltybox.cli.replay_view import show_result
+
+    report, failed = judge(diff) if diff is not None else (None, [])
+    if as_json:
+        found = msgspec.to_builtins(result)
+        print_json(found if report is None else {**found, "diff": report, "failed": failed})
+        for one in failed:
+            err.print(f"Failed: {one.condition}: {one.sentence}", markup=False)
+    else:
+        show_result(result)
+        if diff is not None and report is not None:
+            _show(report, failed, diff.page)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def judge(diff: Diff) -> tuple[Report, list[Failure]]:
@@ -71,21 +101,10 @@ def judge(diff: Diff) -> tuple[Report, list[Failure]]:
     return report, failed
 
 
-def show(report: Report, failed: Sequence[Failure], page: Path | None) -> None:
-    """The report on the terminal."""
+def _show(report: Report, failed: Sequence[Failure], page: Path | None) -> None:
     from penaltybox.cli.replay_report import report_view
 
     out.print()
     out.print(report_view(report, failed))
     if page is not None:
         out.print(f"Written: {page}", markup=False)
-
-
-def leave(failed: Sequence[Failure], *, quiet: bool) -> None:
-    """Exit with code 3 if a condition failed; `quiet`: nothing of it was shown yet."""
-    if not failed:
-        return
-    if quiet:
-        for one in failed:
-            err.print(f"Failed: {one.condition}: {one.sentence}", markup=False)
-    raise typer.Exit(FAILED)

@@ -83,7 +83,8 @@ def _changes(rows: Sequence[Row]) -> Figure:
     axes.set_yticks(places, [_short(f"{row.dimension}: {plain(row.rule)} → {rung_text(row)}") for row in rows])
     axes.invert_yaxis()
     axes.axvline(0, color=_VARIABLES["ink"], linewidth=0.8)
-    axes.set_xlabel("← no longer penalised      subjects      newly penalised →")
+    gone = "← no longer penalised · " if any(row.change.gone.total for row in rows) else ""
+    axes.set_xlabel(f"{gone}subjects · newly penalised →")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
     _legend(axes)
@@ -112,7 +113,9 @@ def _rates(report: Report) -> Figure:
             low, high = (rate.low or 0.0) * 100, (rate.high or 0.0) * 100
             axes.plot([low, high], [place, place], color=_VARIABLES[side], linewidth=2, solid_capstyle="butt")
         values = [(rate.value or 0.0) * 100 for _, rate in mine]
-        axes.plot(values, [place for place, _ in mine], "o", color=_VARIABLES[side], label=side, markersize=6)
+        axes.plot(
+            values, [place for place, _ in mine], "o", color=_VARIABLES[side], label=side, markersize=6, clip_on=False
+        )
     axes.set_yticks(range(len(names)), [_short(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(left=0)

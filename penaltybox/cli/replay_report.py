@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from penaltybox.processors.replay.conditions import Failure
-    from penaltybox.processors.replay.report import Change, Report
+    from penaltybox.processors.replay.report import Change, Report, Row
 
 _ROWS: Final = 20
 _TOP: Final = 5
@@ -56,7 +56,7 @@ def report_view(report: Report, failures: Sequence[Failure] = ()) -> RenderableT
 
 def failures_view(failures: Sequence[Failure]) -> RenderableType:
     """Which conditions failed, and why."""
-    lines = [f"[red]Failed:[/red] {escape(one.condition)}: {escape(one.sentence)}" for one in failures]
+    lines = [f"[red]Failed:[/red] {escape(plain(f'{one.condition}: {one.sentence}'))}" for one in failures]
     return "\n".join(lines)
 
 
@@ -84,15 +84,25 @@ def _subjects(report: Report) -> RenderableType:
 
 
 def _rows(report: Report) -> RenderableType:
+    several = {row.rule for row in report.rows for other in report.rows if _differ(row, other)}
     rows = [
-        [f"{plain(row.rule)} → {rung_text(row)}", row.dimension, *_counts(row.change)] for row in report.rows[:_ROWS]
+        [
+            f"{plain(row.rule)}{f' on {row.dimension}' if row.rule in several else ''} → {rung_text(row)}",
+            *_counts(row.change),
+        ]
+        for row in report.rows[:_ROWS]
     ]
     if not rows:
         return "No rule penalises anybody, on either side."
     more = len(report.rows) - len(rows)
-    columns = ["rule → rung", "on", "was → is", "new", "gone", "sooner/ later", "longer/ shorter"]
-    shown = table("By rule and rung (subjects)", columns, rows, right=columns[2:])
+    columns = ["rule → rung", "was → is", "new", "gone", "early/late", "long/short"]
+    shown = table("By rule and rung (subjects)", columns, rows, right=columns[1:])
     return Group(shown, f"  and {more:,} more (--json, --html)") if more else shown
+
+
+def _differ(row: Row, other: Row) -> bool:
+    """Whether a rule (a score's threshold, say) has rows on several dimensions."""
+    return row.rule == other.rule and row.dimension != other.dimension
 
 
 def _rates(report: Report) -> RenderableType:
@@ -109,8 +119,8 @@ def _rates(report: Report) -> RenderableType:
     ]
     columns = ["dimension", "episodes", "FDR was at least", "FDR is at least", "FPR was", "FPR is"]
     young = {name: one.candidate.immature for name, one in report.rates.items() if one.candidate.immature}
-    said = ["  FDR: of what rules limit, the share that is legitimate; unlabelled counts as not."]
-    said.append("  FPR: of the legitimate seen, the share that is limited. In brackets: 95 % (Wilson).")
+    said = ["  FDR: of what rules limit, the share that is legitimate (unlabelled: not)."]
+    said.append("  FPR: of the legitimate seen, the share that is limited. (Wilson 95 %.)")
     if young:
         listed = ", ".join(f"{count:,} on {name}" for name, count in young.items())
         wait = left(report.maturity.longest_ms)
@@ -132,8 +142,8 @@ def _stopped(report: Report) -> RenderableType:
     if demand.blocklist:
         shown.append(
             Padding(
-                f"Beside them {demand.blocklist:,} recorded blocklist denials; still stopped {pair_text(demand.still_stopped)}, "
-                f"set free {pair_text(demand.freed)}: their demand is unknown.",
+                f"Beside them {demand.blocklist:,} recorded blocklist denials; still stopped "
+                f"{pair_text(demand.still_stopped)}, set free {pair_text(demand.freed)}: their demand is unknown.",
                 (0, 0, 0, 2),
             )
         )
@@ -142,10 +152,8 @@ def _stopped(report: Report) -> RenderableType:
 
 def _special(report: Report) -> RenderableType:
     shared, listed = report.shared, report.allowlisted
-    said = [
-        f"Addresses that people share (N_eff ≥ 3) and a rule hits: {pair_text(shared.hit)}, denied "
-        f"{pair_text(shared.denied)}, for their size alone {pair_text(shared.attributable)}."
-    ]
+    hit, denied, size = (pair_text(one) for one in (shared.hit, shared.denied, shared.attributable))
+    said = [f"Addresses that people share (N_eff ≥ 3), hit by a rule: {hit}, denied {denied}, for their size {size}."]
     said += [
         f"  {one.subject}: at least {one.effective_users:.1f} users, "
         f"{one.baseline or 'nothing'} → {one.candidate or 'nothing'}"

@@ -74,7 +74,7 @@ def stopped_pair(report: Report) -> Pair:
 
 def held_text(ms: int) -> str:
     """A duration; a hundred years are permanent."""
-    return "permanent" if ms >= ENDLESS_MS else left(ms) if ms else "-"
+    return "permanent" if ms >= ENDLESS_MS else left(ms) if ms else "never"
 
 
 def top_text(top: Top) -> str:

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 class Cases:
-    """Cases by subject, the first `PER_SIDE` of each side.
+    """Cases by subject, the first `PER_SIDE` of each side, and as many of shadow rules.
 
     Args:
         rank: how much a subject matters; of too many those that matter least are dropped.
@@ -46,7 +46,8 @@ class Cases:
         """Keep a case, unless the other side has met it already: then both did the same, and neither is one."""
         mine = self._kept.setdefault(case.penalty.subject, [])
         if not self._met(case, mine):
-            if sum(one.side == case.side for one in mine) < PER_SIDE:
+            kind = (case.side, case.penalty.shadow)
+            if sum((one.side, one.penalty.shadow) == kind for one in mine) < PER_SIDE:
                 mine.append(case)
             else:
                 self._spare[case.penalty.id] = case
@@ -74,8 +75,8 @@ class Cases:
         return False
 
     def of(self, subject: str) -> list[Case]:
-        """The cases of a subject in their order."""
-        return sorted(self._kept.get(subject, ()), key=lambda case: (case.penalty.ts, case.side))
+        """The cases of a subject in their order, those of shadow rules last."""
+        return sorted(self._kept.get(subject, ()), key=lambda case: (case.penalty.shadow, case.penalty.ts, case.side))
 
 
 def _pair(one: Case, other: Case) -> bool:

@@ -10,6 +10,8 @@ import operator
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from penaltybox.contracts.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Condition(NamedTuple):
     lenient: bool
 
 
-class Failure(NamedTuple):
+class Failure(msgspec.Struct, frozen=True):
     """A condition that holds, or that nobody can tell: why, in a sentence."""
 
     condition: str
