@@ -23,7 +23,7 @@ def restore(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put pause, ladders, blocks and challenges back into Redis, from the topics control and ladders.
+    """Put pause, policy, plans, ladders and blocks back into Redis, from the topics control and ladders.
 
     To be run when Redis was wiped or swapped: the workers stand still then, and go on when it is done. What Redis has
     already, and newer, stays. Counters within their windows are lost; ladders, blocks, trust and grace are not.
@@ -45,6 +45,10 @@ def restore(
         out.print(f"Of {done.kept:,} subjects Redis had something newer, which stays.")
     if done.paused:
         out.print(f"New blocks are paused, as before: {done.paused}. `penaltybox resume` goes on.", markup=False)
+    if done.policy:
+        out.print(f"Policy {done.policy} is in force, as before.")
+    if done.plans:
+        out.print(f"{done.plans:,} customers have their plan or own limits again.")
     out.print(f"Generation {done.generation}; workers go on within seconds.")
 
 

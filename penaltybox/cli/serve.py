@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from penaltybox.contracts.policy import Policy
+    from penaltybox.links.exchange import Link
     from penaltybox.producers.cached import CachedDecider
     from penaltybox.producers.service.application import Application
     from penaltybox.producers.service.desk import Desk
@@ -57,7 +58,8 @@ def serve(
 
     Which scenario a client's request belongs to is said by the policy (scenarios.NAME.routes), or by the gateway
     (?scenario=). What happens while Redis is away is said by the scenario too (failure: open, closed, local).
-    SIGHUP puts a changed policy file in force.
+    `penaltybox policy apply` puts another policy in force within a second; as long as that was never used, SIGHUP
+    puts a changed policy file in force.
     """
     try:
         _serve(_changed(settings(), host, port, processes), policy_file)
@@ -141,15 +143,22 @@ def application() -> Application:
 
 
 @contextmanager
-def _renewed(values: Settings, desk: Desk, limiter: CachedDecider) -> Iterator[None]:
-    """On SIGHUP the policy file is read again; one with a mistake changes nothing."""
+def _renewed(values: Settings, desk: Desk, limiter: CachedDecider, link: Link) -> Iterator[None]:
+    """On SIGHUP the policy file is read again; one with a mistake changes nothing. Redis' policy comes before it."""
+    from penaltybox.links.policies import read_in_force
+
     under_way: set[asyncio.Task[None]] = set()
 
     async def renew() -> None:
         try:
             policy = await asyncio.to_thread(policy_of, None, values)
+            stored = await read_in_force(link, values.redis_prefix)
         except PenaltyboxError as error:
             _log.error("SIGHUP: the policy stays as it was: %s", error)
+            return
+        if stored is not None:
+            version = stored.policy.version
+            _log.warning("SIGHUP: the policy in Redis stays, version %s; penaltybox policy apply changes it", version)
             return
         limiter.replace_policy(policy)
         desk.replace_policy(policy)
@@ -181,22 +190,29 @@ async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
 
     link = open_link(endpoint_of(values))
     source = f"serve/{socket.gethostname()}-{os.getpid()}"[:128]
+    desks: list[Desk] = []
+
+    def switched(policy: Policy) -> None:
+        for one in desks:
+            one.replace_policy(policy)
+
     try:
         async with (
             BackgroundPublisher(values) as publisher,
-            open_limiter(values, policy, source=source, publisher=publisher) as limiter,
+            open_limiter(values, policy, source=source, publisher=publisher, on_policy=switched) as limiter,
         ):
             desk = Desk(
                 limiter,
-                policy,
-                RequestReader.of(values, policy, header=_CLIENT_HEADER),
+                limiter.policy,
+                RequestReader.of(values, limiter.policy, header=_CLIENT_HEADER),
                 canonical=lambda text: typed_subject(text, values),
                 standings=Standings(link, values.redis_prefix),
                 publisher=publisher,
                 options=AnswerOptions(headers=values.quota_headers, challenge_url=values.challenge_url),
                 client_header=values.client_ip_header or _CLIENT_HEADER,
             )
-            with _renewed(values, desk, limiter):
+            desks.append(desk)
+            with _renewed(values, desk, limiter, link):
                 yield desk
     finally:
         await link.close()

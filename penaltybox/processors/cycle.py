@@ -47,3 +47,10 @@ class Cycle:
 
     def __bool__(self) -> bool:
         return bool(self.residents or self.letters or self.runs)
+
+    def drop(self) -> None:
+        """Call it off: what was stepped and not written is forgotten."""
+        self.dropped = True
+        for resident in self.residents:
+            resident.queued = resident.dirty = resident.urgent = False
+            resident.kept = ()

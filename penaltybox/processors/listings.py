@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penaltybox.contracts.errors import StoreUnavailable
@@ -56,24 +57,39 @@ class Listings:
         self._store = store
         self._blocks = blocks
         self._wall_ms = wall_ms
+        self._due: list[AllowEntry] = list(engine.allowlist.entries)
+        self._changed = asyncio.Event()
+
+    def replace_engine(self, engine: Engine) -> None:
+        """Another policy is in force: what only the last one listed is shown again, what this one lists is hidden."""
+        self._due += [*self._engine.allowlist.entries, *engine.allowlist.entries]
+        self._engine = engine
+        self._changed.set()
 
     async def watch(self, every_s: float = EVERY_S) -> None:
         """Set all keys right, then those of every entry that ends, for ever."""
-        due: Sequence[AllowEntry] = self._engine.allowlist.entries
-        coming = [entry for entry in due if entry.until is not None and entry.until > self._wall_ms()]
+        looked_ms = self._wall_ms()
         while True:
+            due, self._due = self._due, []
             try:
                 await self.set_right(due)
             except StoreUnavailable as error:
                 log.info("The blocks of allowlisted subjects are looked at again soon: %s", error)
+                self._due += due
                 await asyncio.sleep(every_s)
                 continue
-            if not coming:
-                await asyncio.Event().wait()
-            await asyncio.sleep(every_s)
+            await self._next_look(looked_ms, every_s)
             now = self._wall_ms()
-            due = [entry for entry in coming if entry.until is not None and entry.until <= now]
-            coming = [entry for entry in coming if entry not in due]
+            self._due += [one for one in self._engine.allowlist.entries if looked_ms < (one.until or 0) <= now]
+            looked_ms = now
+
+    async def _next_look(self, looked_ms: int, every_s: float) -> None:
+        """Returns after a while, or at once when the policy has changed; while no entry will end, only then."""
+        ends = any((entry.until or 0) > looked_ms for entry in self._engine.allowlist.entries)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(every_s if ends else None):
+                await self._changed.wait()
+        self._changed.clear()
 
     async def set_right(self, entries: Sequence[AllowEntry]) -> int:
         """Writes the keys of the entries' subjects anew where they are not what they should be; how many those were."""

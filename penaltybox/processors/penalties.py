@@ -16,6 +16,7 @@ from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.policies import PolicyWatch
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
@@ -25,6 +26,7 @@ from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.limits import Limits
 from penaltybox.processors.listings import Listings
 from penaltybox.processors.patience import Patience
+from penaltybox.processors.policies import begin_policy, switching
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.untold import keep_telling
 from penaltybox.processors.watchdog import consumer_lag, watch
@@ -90,6 +92,7 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     link = open_link(endpoint_of(settings))
     store = RedisSubjectStore(link, settings.redis_prefix)
     listings = Listings(engine, store, Blocklist(link, settings.redis_prefix), now_ms)
+    untold = Untold(link, settings.redis_prefix)
     sender = kafka_sender(settings)
     worker = Worker(
         engine,
@@ -102,14 +105,17 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
         seam=seam,
     )
     app = penalties_app(settings, worker, ending, seam)
+    policies = PolicyWatch(link, settings.redis_prefix, switching(engine, worker, listings))
     try:
         await sender.start()
         await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
+        await Patience(store).call(lambda: begin_policy(policies, engine, untold, settings))
         jobs = [
             worker.write_cycles(),
             worker.watch_pause(),
             listings.watch(),
-            keep_telling(Untold(link, settings.redis_prefix), sender, Topics.named(settings.topic_prefix)),
+            policies.watch(),
+            keep_telling(untold, sender, Topics.named(settings.topic_prefix)),
             keep_advising(),
             _watchdog(settings, app, worker),
         ]

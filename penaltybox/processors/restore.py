@@ -1,7 +1,8 @@
 """`penaltybox restore`: a wiped or swapped store gets its ladders back from Kafka, and a new generation.
 
-Control first (a pause must hold before anything can be blocked again), then ladders: of each subject the record with
-the highest `seq`, so compacted and uncompacted topics restore alike.  What the store has already, and newer, stays.
+Control first (`put_back`: a pause must hold before anything can be blocked again), then ladders: of each subject the
+record with the highest `seq`, so compacted and uncompacted topics restore alike.  Of ladders, what the store has
+already, and newer, stays.
 Until the end the store is marked as being restored: no worker writes into it.
 """
 
@@ -15,21 +16,24 @@ import msgspec
 from penaltybox.contracts.events import Ladder
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.topics import Topics
-from penaltybox.processors.generations import read_control, record_generation
+from penaltybox.processors.engine import Engine
+from penaltybox.processors.generations import record_generation
 from penaltybox.processors.patience import RESTORED
+from penaltybox.processors.put_back import newest_controls, put_back
 from penaltybox.processors.state import encode_state, state_expiry, state_from_ladder
 from penaltybox.processors.topic_log import read_topic
+from penaltybox.processors.untold import tell_untold
 from penaltybox.processors.writer import next_nonce
 from penaltybox.sinks.subject_store import RESTORING, Lost, Write
+from penaltybox.sinks.untold import Untold
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
     from typing import Any
 
-    from penaltybox.contracts.events import Control
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.announcements import Sender
-    from penaltybox.processors.engine import Engine
+    from penaltybox.sinks.redis_store import RedisSubjectStore
     from penaltybox.sinks.subject_store import SubjectStore
 
 log = logging.getLogger(__name__)
@@ -45,6 +49,8 @@ class Restored(NamedTuple):
         kept: subjects of which the store had something newer.
         blocked: how many of the subjects written back are blocked now.
         paused: the pause that was put back, if any.
+        policy: version of the policy in force that was put back, if any.
+        plans: customers whose plan or own limits were put back.
     """
 
     generation: str
@@ -52,10 +58,19 @@ class Restored(NamedTuple):
     kept: int
     blocked: int
     paused: str | None
+    policy: str | None = None
+    plans: int = 0
 
 
 async def restore(
-    settings: Settings, store: SubjectStore, sender: Sender, engine: Engine, now_ms: int, *, actor: str, reason: str
+    settings: Settings,
+    store: RedisSubjectStore,
+    sender: Sender,
+    engine: Engine,
+    now_ms: int,
+    *,
+    actor: str,
+    reason: str,
 ) -> Restored:
     """Restore the store of these settings from its topics.
 
@@ -63,7 +78,8 @@ async def restore(
         settings: where the topics are.
         store: restored in place.
         sender: names the new generation in the control topic.
-        engine: the policy in force (it decides what a ladder blocks, and for how long it is kept).
+        engine: the file's policy, if the control topic names none (it decides what a ladder blocks, and for how long
+            it is kept).
         now_ms: wall time; blocks that ended before it are not written.
         actor: who restores.
         reason: why.
@@ -73,27 +89,18 @@ async def restore(
     """
     topics = Topics.named(settings.topic_prefix)
     await store.begin_generation(f"{RESTORING}{ulid(now_ms)}")
-    paused = await _restore_pause(store, read_topic(settings, topics.control))
+    untold = Untold(store.link, settings.redis_prefix)
+    await tell_untold(untold, sender, topics)
+    done = await put_back(await newest_controls(read_topic(settings, topics.control)), untold)
+    if done.policy is not None:
+        engine = Engine(done.policy, engine.canonicaliser)
     ladders = await newest_ladders(read_topic(settings, topics.ladders))
     written, kept, blocked = await write_ladders(store, engine, ladders.values(), now_ms)
     generation = f"{RESTORED}{ulid(now_ms)}"
     await store.begin_generation(generation)
     await record_generation(sender, topics, generation, now_ms, actor=actor, reason=reason)
-    return Restored(generation, written, kept, blocked, paused)
-
-
-async def _restore_pause(store: SubjectStore, records: AsyncIterable[Any]) -> str | None:
-    last: Control | None = None
-    async for record in records:
-        if record.value is None:
-            continue
-        control = read_control(record)
-        if control is not None and control.kind in {"pause", "resume"}:
-            last = control
-    if last is None or last.kind == "resume":
-        return None
-    await store.pause(last.reason, last.actor, last.ts)
-    return last.reason
+    version = done.policy.version if done.policy is not None else None
+    return Restored(generation, written, kept, blocked, done.paused, version, done.plans)
 
 
 async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:

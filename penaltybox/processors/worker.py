@@ -21,6 +21,8 @@ from penaltybox.processors.patience import GivenUpError, Patience
 from penaltybox.processors.residents import Resident, Residents
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.state import SubjectState, decode_state
+from penaltybox.processors.switching import TURN_S, Turn
+from penaltybox.processors.tasks import side_by_side
 from penaltybox.processors.teller import Teller
 from penaltybox.processors.writer import Writer
 
@@ -41,7 +43,7 @@ class Worker:
     """Steps runs and writes cycles; `take` and `write_cycles` run side by side in one event loop.
 
     Args:
-        engine: the compiled policy; may be replaced between slices (`replace_engine`).
+        engine: the compiled policy; may be replaced between runs (`replace_engine`).
         store: where states live.
         sender: where penalties, ladders and dead letters go.
         topics: their names, and which topic carries outcomes.
@@ -70,6 +72,7 @@ class Worker:
         self._limits = limits = limits or Limits()
         self._seam = seam
         self._engine = engine
+        self._turn = Turn(topics)
         self._open = Cycle()
         self._closed = Cycle()
         self._urgent: list[Resident] = []
@@ -113,9 +116,8 @@ class Worker:
         return bool(self._open or self._closed or self._urgent or self._written or teller.told != teller.taken)
 
     def replace_engine(self, engine: Engine) -> None:
-        """Step with another policy from the next slice on."""
-        self._engine = self._writer.engine = engine
-        self._breaker = Breaker(engine.policy.breaker)
+        """Step with another policy from the next run on, as soon as nothing can be stepped again with this one."""
+        self._turn.next = engine
 
     async def take(self, run: Run) -> None:
         """Step a run; it is acknowledged later, when all that it changed is stored and told.
@@ -147,6 +149,8 @@ class Worker:
         ready: list[Decoded] = []
         for start in range(0, len(records), size):
             await self._admission(epoch)
+            if not start:
+                await self._take_turn(run, epoch)
             if epoch != self._epoch:
                 return False
             decoded, letters = decode_run(
@@ -154,13 +158,12 @@ class Worker:
             )
             self._open.letters += letters
             self._open.records += min(size, len(records) - start)
-            reading = self._read_missing(decoded)
+            missing = self._residents.missing(self._engine, decoded)
+            reading: Awaitable[None] = asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
             await asyncio.sleep(0)  # sends the read
-            if epoch != self._epoch or (ready and not self._step(ready)):
-                await reading
-                return False
+            stopped = epoch != self._epoch or (ready and not self._step(ready))
             await reading
-            if epoch != self._epoch or self.paused is not None:
+            if stopped or epoch != self._epoch or self.paused is not None:
                 return False
             ready = decoded
         if not self._step(ready):
@@ -175,14 +178,23 @@ class Worker:
             self._room.clear()
             await self._room.wait()
 
-    def _full(self) -> bool:
-        limit = self._limits.records
-        return self._open.records >= limit or sum(cycle.records for _, cycle in self._written) >= limit
+    async def _take_turn(self, run: Run, epoch: int) -> None:
+        """Let the policy that waits step, once all that this one stepped is written. Between two runs."""
+        turn = self._turn
+        while turn.next is not None and epoch == self._epoch:
+            if any(one.kept or one.sent for one in self._open_business()):
+                self._due = True
+                self._work.set()
+                await asyncio.sleep(TURN_S)
+            else:
+                self._engine = self._writer.engine = turn.take()
+                self._breaker = Breaker(self._engine.policy.breaker)
+        if epoch == self._epoch:
+            self._open.letters += turn.begin(run, self._engine, self._wall_ms())
 
-    def _read_missing(self, decoded: list[Decoded]) -> Awaitable[None]:
-        """Begin to read the states that are not here, in one read; await the rest."""
-        missing = self._residents.missing(self._engine, decoded)
-        return asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
+    def _full(self) -> bool:
+        most = self._limits.records
+        return self._open.records >= most or sum(cycle.records for _, cycle in self._written) >= most
 
     async def _read(self, subjects: list[str]) -> None:
         blobs = await self._patience.call(lambda: self._store.read(subjects))
@@ -238,11 +250,9 @@ class Worker:
         self._drop_cycles()
 
     def _drop_cycles(self) -> None:
-        for cycle in (self._closed, self._open):
-            cycle.dropped = True
-            for resident in cycle.residents:
-                resident.queued = resident.dirty = resident.urgent = False
-                resident.kept = ()
+        self._turn.forget()
+        self._closed.drop()
+        self._open.drop()
         self._open, self._closed = Cycle(), Cycle()
         self._urgent = []
         self._residents.clear()
@@ -285,15 +295,7 @@ class Worker:
 
     async def write_cycles(self) -> None:
         """Write and tell, for ever; raises what stops either."""
-        tasks = [asyncio.create_task(self._write_when_due()), asyncio.create_task(self._teller.run())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await side_by_side(self._write_when_due(), self._teller.run())
 
     async def _write_when_due(self) -> None:
         """Write what is urgent at once and cycles when they are due. One write at a time."""

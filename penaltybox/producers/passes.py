@@ -41,6 +41,10 @@ class PassKeys:
         self._canonicaliser = canonicaliser
         self._keys = Keyspace(prefix)
 
+    def replace_policy(self, policy: Policy) -> None:
+        """Another policy's deadlines hold from now on."""
+        self._policy = policy
+
     async def passed(self, request: Request) -> bool:
         """See `Passes.passed`."""
         subjects = [

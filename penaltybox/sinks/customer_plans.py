@@ -94,8 +94,12 @@ class CustomerPlans:
         raise StoreUnavailable(f"the plan of {subject} is written too often by others: tried {ATTEMPTS} times")
 
     async def put_back(self, subject: str, plan: CustomerPlan) -> None:
-        """Sets a plan as a restore remembers it, where none is stored."""
-        await self._link.exchange([("SET", self._key(subject), msgspec.json.encode(plan), "NX")], [slot_of(subject)])
+        """Sets a plan as the control topic remembers it.
+
+        Raises:
+            StoreUnavailable: Redis does not answer.
+        """
+        await self.change(subject, lambda _: plan)
 
     async def _raw(self, subject: str) -> bytes | None:
         (raw,) = await self._link.exchange([("GET", self._key(subject))], [slot_of(subject)])

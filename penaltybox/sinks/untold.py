@@ -41,7 +41,7 @@ class Untold:
     """
 
     def __init__(self, link: Link, prefix: str = "pbx") -> None:
-        self._link = link
+        self.link = link
         self.keys = Keyspace(prefix)
         self._slot = slot_of(self.keys.untold)
         self._token = token_hex(8)
@@ -60,10 +60,10 @@ class Untold:
         """
         told: list[Command] = [("RPUSH", self.keys.untold, *map(encode, records))] if records else []
         said: list[Command] = [("PUBLISH", self.keys.events, say)] if say else []
-        if self._link.clustered:
+        if self.link.clustered:
             await self._in_turn([*told, *changes, *said])
             return
-        *_, done = await self._link.exchange([("MULTI",), *told, *changes, *said, ("EXEC",)])
+        *_, done = await self.link.exchange([("MULTI",), *told, *changes, *said, ("EXEC",)])
         for reply in done:
             if isinstance(reply, ResponseError):
                 raise PenaltyboxError(f"Redis refused a part of the change: {reply}") from reply
@@ -75,12 +75,12 @@ class Untold:
             group = [commands[at]]
             while at + len(group) < len(commands) and slot_of(str(commands[at + len(group)][1])) == slot:
                 group.append(commands[at + len(group)])
-            await self._link.exchange(group, [slot] * len(group))
+            await self.link.exchange(group, [slot] * len(group))
             at += len(group)
 
     async def size(self) -> int:
         """How many records wait."""
-        (count,) = await self._link.exchange([("LLEN", self.keys.untold)], [self._slot])
+        (count,) = await self.link.exchange([("LLEN", self.keys.untold)], [self._slot])
         return int(count)
 
     async def chunks(self) -> AsyncGenerator[Sequence[bytes]]:
@@ -94,12 +94,12 @@ class Untold:
         if not await self.size():
             return
         claim: Command = ("SET", self.keys.telling, self._token, "NX", "PX", str(CLAIM_MS))
-        if (await self._link.exchange([claim], [slot_of(self.keys.telling)]))[0] is None:
+        if (await self.link.exchange([claim], [slot_of(self.keys.telling)]))[0] is None:
             return
         try:
             while waiting := await self._first():
                 yield waiting
-                await self._link.exchange(
+                await self.link.exchange(
                     [("LREM", self.keys.untold, "1", record) for record in waiting], [self._slot] * len(waiting)
                 )
                 if not await self._owned(_PROLONG, str(CLAIM_MS)):
@@ -109,7 +109,7 @@ class Untold:
 
     async def _first(self) -> Sequence[bytes]:
         command: Command = ("LRANGE", self.keys.untold, "0", str(CHUNK - 1))
-        (records,) = await self._link.exchange([command], [self._slot])
+        (records,) = await self.link.exchange([command], [self._slot])
         found: Sequence[bytes] = records
         return found
 
@@ -117,7 +117,7 @@ class Untold:
         """Whether the claim is still ours, after the script has done its part with it."""
         call: Command = (1, self.keys.telling, self._token, *arguments)
         try:
-            (mine,) = await script.run(self._link, [call], [slot_of(self.keys.telling)])
+            (mine,) = await script.run(self.link, [call], [slot_of(self.keys.telling)])
         except StoreUnavailable:
             return False  # it ends by itself
         return bool(mine)

@@ -75,7 +75,7 @@ async def test_an_outage_of_the_store_acknowledges_nothing_and_is_waited_out() -
         rig.store.away = True
         await rig.take(*denials(1, start=3))
         await wait_until(lambda: rig.worker.waiting)
-        assert (rig.acked, rig.sender.messages) == ([1], [])
+        assert (rig.acked, rig.sender.news()) == ([1], [])
         rig.store.away = False
         await rig.settled()
         assert [penalty.to for penalty in rig.sender.penalties()] == ["warn"]

@@ -56,6 +56,10 @@ class RecordingSender:
             raise StoreUnavailable("the broker of this test is away")
         self.messages += messages
 
+    def news(self) -> list[Message]:
+        """All but the control topic's."""
+        return [message for message in self.messages if message.topic != TOPICS.control]
+
     def penalties(self) -> list[Penalty]:
         return [msgspec.json.decode(m.value, type=Penalty) for m in self.messages if m.topic == TOPICS.penalties]
 

@@ -9,18 +9,25 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.events import encode
+from penaltybox.contracts.events import Control, encode
+from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.contracts.policy_versions import StoredPolicy, Switch
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.links.kafka import Connection
+from penaltybox.links.policies import read_in_force
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import Ending
 from penaltybox.processors.broker import TopicPlan, ensure_topics
 from penaltybox.processors.generations import recorded_generation
 from penaltybox.processors.penalties import make_engine, run_penalties
 from penaltybox.processors.restore import restore
+from penaltybox.processors.untold import tell_untold
+from penaltybox.sinks.customer_plans import CustomerPlan, CustomerPlans
+from penaltybox.sinks.policy_versions import put_in_force
 from penaltybox.sinks.redis_store import RedisSubjectStore
+from penaltybox.sinks.untold import Untold
 from tests.processors.worker_driver import denial
 from tests.waiting import wait_until
 
@@ -133,3 +140,29 @@ async def test_a_worker_that_starts_on_a_wiped_store_waits_for_a_restore(stack: 
         assert await block(store, "before")
         ending.request()
         await task
+
+
+async def test_a_restore_brings_policy_and_plans_back(stack: Settings) -> None:
+    """Also those that Kafka was not told of before: the wiped store has again what was in force, junk is left out."""
+    text = POLICY.replace("count: 3", "count: 2")
+    stored = StoredPolicy(version=parse_policy(text).version, text=text, actor="alice", reason="stricter", ts=now_ms())
+    switch = Switch(version=stored.version, ts=now_ms(), actor="alice", reason="stricter")
+    sender = kafka_sender(stack)
+    await sender.start()
+    async with opened(stack) as store:
+        await store.join_generation()
+        untold, plans = Untold(store.link), CustomerPlans(store.link)
+        await put_in_force(untold, stored, switch)
+        pro = CustomerPlan("pro", {"s/user:daily": 5})
+        value = msgspec.json.encode(pro).decode()
+        told = [Control(id=f"{key}1", ts=1, key=key, kind="override", value=value) for key in ("plan:user:a", "plan:x")]
+        await untold.commit([], [*told, Control(id="2", ts=1, key="policy:junk", kind="policy", value="junk")])
+        await tell_untold(untold, sender, Topics.named(stack.topic_prefix))
+        await store.link.exchange([("FLUSHALL",)])
+        done = await restore(stack, store, sender, make_engine(stack), now_ms(), actor="alice", reason="wiped")
+        assert (done.policy, done.plans) == (stored.version, 1)
+        assert await plans.read("user:a") == pro
+        found = await read_in_force(store.link)
+        assert found is not None
+        assert (found.stored, found.switch.verb, found.switch.actor) == (stored, "restore", "alice")
+    await sender.stop()

@@ -27,17 +27,22 @@ class Inline:
 
     Args:
         settings: where Redis and Kafka are.
-        policy: limits and scenarios.
+        policy: limits and scenarios, while Redis has no policy; what `penaltybox policy apply` puts in force there is
+            taken over within a second.
         source: ``limiter/instance``, written into every decision; by default the host's name is the instance.
         publish: False: nothing is told to Kafka, so no rule sees these requests.
+        follow: False: this policy stays in force, whatever Redis has.
     """
 
-    def __init__(self, settings: Settings, policy: Policy, *, source: str = "", publish: bool = True) -> None:
+    def __init__(
+        self, settings: Settings, policy: Policy, *, source: str = "", publish: bool = True, follow: bool = True
+    ) -> None:
         self.publisher = BackgroundPublisher(settings) if publish else None
         """Of all the process's limiters; it closes itself at exit."""
         self._settings = settings
         self._policy = policy
         self._source = source
+        self._follow = follow
 
     def __call__(self) -> AbstractAsyncContextManager[Decider]:
         """A limiter for the running loop, for an ``async with``."""
@@ -46,7 +51,9 @@ class Inline:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Decider]:
         publisher = self.publisher
-        async with open_limiter(self._settings, self._policy, source=self._source, publisher=publisher) as limiter:
+        async with open_limiter(
+            self._settings, self._policy, source=self._source, publisher=publisher, follow=self._follow
+        ) as limiter:
             yield limiter
         if publisher is not None:  # another loop of this process may go on publishing, so it is not closed
             await asyncio.to_thread(publisher.flush, _FLUSH_S)

@@ -11,8 +11,11 @@ import redis
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Control
+from penaltybox.contracts.policy_versions import StoredPolicy, Switch
 from penaltybox.links.connections import open_client, open_link, parse_endpoint
+from penaltybox.links.policies import read_in_force
 from penaltybox.sinks.blocklist import Blocklist
+from penaltybox.sinks.policy_versions import history, put_in_force
 from penaltybox.sinks.redis_store import CHUNK, RedisSubjectStore
 from penaltybox.sinks.subject_store import Mark, Written
 from penaltybox.sinks.untold import Untold
@@ -61,7 +64,11 @@ async def test_a_worker_can_do_all_its_work(guarded: Server) -> None:
     untold = Untold(store.link)
     record = Control(id="1", ts=1, key="allow:user:1", kind="allow")
     await untold.commit([("SET", "pbx:pause", "{}"), ("DEL", "pbx:pause")], [record], say="#lists")
-    assert [len(waiting) async for waiting in untold.chunks()] == [1]
+    stored = StoredPolicy(version="1" * 12, text="limits: {}")
+    await put_in_force(untold, stored, Switch(version=stored.version))
+    assert await read_in_force(store.link) is not None
+    assert len(await history(store.link)) == 1
+    assert [len(waiting) async for waiting in untold.chunks()] == [3]
     blocklist = Blocklist(store.link)
     assert [found.subject async for found in blocklist.blocks()] == [A]
     assert (await blocklist.lookup([A]))[0] is not None
