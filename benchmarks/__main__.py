@@ -19,6 +19,9 @@ BENCHES = {
     "analytics_rows": ["analytics_rows"],
     "publish_overhead_us": ["publish_overhead"],
     "counter_memory": ["counter_memory"],
+    "replay_file": ["replay_file"],
+    "replay_kafka": ["replay_kafka"],
+    "replay_rss_mb": ["replay_memory"],
     "limiter_three_dims": ["limiter_speed"],
     "limiter_p50_ms": ["limiter_speed"],
 }

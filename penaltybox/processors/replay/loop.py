@@ -12,6 +12,7 @@ import msgspec
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision, Outcome
+from penaltybox.processors.huge_pages import advise
 from penaltybox.processors.replay.records import CLOCK, EVENT, Window
 from penaltybox.processors.replay.tally import SideResult, Tally
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.world import Stepped, World
 
 _reason = attrgetter("reason")
+_ADVISED: Final = frozenset(100 * 3**power for power in range(12))
+"""Slices before which large pages are asked for: less and less often, as the states fill the memory."""
 _STEP_S: Final = 0.2
 """With pacing: recorded time is let go in steps of so much real time."""
 
@@ -109,7 +112,11 @@ class Replay:
             StoreUnavailable: a server does not answer.
         """
         start = time.monotonic()
+        number = 0
         async for entries in self._reading.slices():
+            number += 1
+            if number in _ADVISED:
+                advise()
             for part, counted in self._parts(entries):
                 await self._pace(part, counted=counted)
                 self._step(part, counted=counted)

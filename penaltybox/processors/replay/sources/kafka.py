@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 POLL_MS: Final = 500
 FETCH_WAIT_MS: Final = 25
 """The embedded broker holds a fetch for as long as it may, even when it has records."""
+TURNS: Final = 4
+"""Of the event loop after each slice: the next records arrive in pieces meanwhile, one a turn."""
 SILENCE_S: Final = 60
 """A broker that sends nothing for so long, though more is to come, has gone."""
 
@@ -96,7 +98,8 @@ class TopicSource:
                     entries = self._entries(ready[first : first + SLICE])
                     if entries:
                         yield entries
-                    await asyncio.sleep(0)  # the fetching task goes on meanwhile
+                    for _ in range(TURNS):
+                        await asyncio.sleep(0)
 
     @asynccontextmanager
     async def _consumer(self, reset: str) -> AsyncIterator[Any]:
