@@ -18,6 +18,7 @@ from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command, Control, Penalty
 from penaltybox.contracts.policy import Policy
 from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.contracts.policy_versions import VERSION_KEY
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.topic_log import read_topic
 
@@ -94,9 +95,8 @@ def read_controls(raws: Iterable[bytes]) -> tuple[list[Marker], dict[str, str]]:
             control = msgspec.json.decode(raw, type=Control)
             if control.kind == "policy_in_use":
                 markers.append(msgspec.json.decode(control.value, type=Marker))
-            elif control.kind == "policy":
-                version = control.key.rpartition(":")[2]
-                stored[version] = control.value
+            elif control.kind == "policy" and control.key.startswith(VERSION_KEY):
+                stored[control.key.removeprefix(VERSION_KEY)] = control.value
         except (msgspec.MsgspecError, RecursionError):
             continue  # a newer release's, or somebody else's
     return markers, stored
