@@ -72,7 +72,7 @@ def finish(result: Result, diff: Diff | None, *, as_json: bool) -> None:
     """
     from penaltybox.cli.replay_view import show_result
 
-    report, failed = judge(diff) if diff is not None else (None, [])
+    report, failed = judge(diff, result) if diff is not None else (None, [])
     if as_json:
         found = msgspec.to_builtins(result)
         print_json(found if report is None else {**found, "diff": report, "failed": failed})
@@ -86,7 +86,7 @@ def finish(result: Result, diff: Diff | None, *, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def judge(diff: Diff) -> tuple[Report, list[Failure]]:
+def judge(diff: Diff, result: Result) -> tuple[Report, list[Failure]]:
     """The report, and the conditions that failed; writes the page.
 
     Raises:
@@ -97,7 +97,9 @@ def judge(diff: Diff) -> tuple[Report, list[Failure]]:
     if diff.page is not None:
         from penaltybox.cli.replay_page import write_page
 
-        write_page(diff.page, report, diff.comparison.policies, failed)
+        sides = ((BASELINE, result.baseline), (CANDIDATE, result.candidate))
+        versions = {side: ", ".join(one.policy_versions) for side, one in sides if one is not None}
+        write_page(diff.page, report, versions, failed)
     return report, failed
 
 

@@ -23,7 +23,6 @@ from penaltybox.processors.replay.metrics import CHANGES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penaltybox.contracts.policy import Policy
     from penaltybox.processors.replay.conditions import Failure
     from penaltybox.processors.replay.observer import Side
     from penaltybox.processors.replay.report import Report
@@ -47,20 +46,20 @@ def check_page(path: Path) -> None:
 
 
 def write_page(
-    path: Path, report: Report, policies: Mapping[Side, Policy], failures: Sequence[Failure] = ()
+    path: Path, report: Report, versions: Mapping[Side, str], failures: Sequence[Failure] = ()
 ) -> None:  # fmt: skip
-    """Write the page.
+    """Write the page; `versions` are of the policies on each side.
 
     Raises:
         ConfigurationError: the file cannot be written.
     """
     try:
-        path.write_text(page(report, policies, failures), encoding="utf-8")
+        path.write_text(page(report, versions, failures), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--html {path}: {error.strerror}") from error
 
 
-def page(report: Report, policies: Mapping[Side, Policy], failures: Sequence[Failure] = ()) -> str:
+def page(report: Report, versions: Mapping[Side, str], failures: Sequence[Failure] = ()) -> str:
     """The page's text."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -83,7 +82,6 @@ def page(report: Report, policies: Mapping[Side, Policy], failures: Sequence[Fai
     }
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     drawn = {name: Markup(svg) for name, svg in plots(report).items()}  # noqa: S704 - matplotlib escapes its texts
-    versions = {side: policy.version for side, policy in policies.items()}
     return template.render(
         report=report, headline=headline(report), plots=drawn, versions=versions, failures=failures, changes=CHANGES
     )

@@ -161,8 +161,8 @@ def _special(report: Report) -> RenderableType:
     ]
     if listed.subjects.baseline or listed.subjects.candidate or listed.requests.baseline or listed.requests.candidate:
         said.append(
-            f"Allowlisted (by either policy): subjects penalised {pair_text(listed.subjects)}, requests stopped for "
-            f"another subject {pair_text(listed.requests)}."
+            f"Allowlisted (by either policy): subjects penalised {pair_text(listed.subjects)}, requests with one of "
+            f"them stopped {pair_text(listed.requests)}."
         )
         said += [f"  {subject}" for subject in listed.examples[:_TOP]]
     return "\n".join(escape(plain(line)) for line in said)

@@ -62,7 +62,7 @@ def headline(report: Report) -> list[str]:
     said.append(f"Requests stopped by a deny: {pair_text(stopped_pair(report))}.")
     if report.shadow.candidate.total or report.shadow.baseline.total:
         said.append(
-            f"Shadow rules would penalise {report.shadow.candidate.total:,} subjects; they are counted nowhere."
+            f"Shadow rules would penalise {report.shadow.candidate.total:,} more, who are counted nowhere else."
         )
     return said
 

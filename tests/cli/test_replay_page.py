@@ -12,12 +12,14 @@ from penaltybox.cli.replay_page import page, write_page
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.processors.replay.conditions import Failure
 from penaltybox.processors.replay.findings import report_of
+from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
 from tests.cli.test_replay_report import HOSTILE, story
 from tests.processors.replay.runs import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+VERSIONS = {BASELINE: "0123456789ab", CANDIDATE: "ba9876543210"}
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -47,8 +49,7 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    comparison = story().comparison
-    return page(report_of(comparison), comparison.policies, [Failure("fdr.ip > 0", f"because {HOSTILE}")])
+    return page(report_of(story().comparison), VERSIONS, [Failure("fdr.ip > 0", f"because {HOSTILE}")])
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +106,8 @@ def test_shadow_penalties_are_marked(text: str) -> None:
 
 def test_the_same_comparison_makes_the_same_page(text: str) -> None:
     """No clock, no chance: two pages can be compared."""
-    comparison = story().comparison
     failures = [Failure("fdr.ip > 0", f"because {HOSTILE}")]
-    assert page(report_of(comparison), comparison.policies, failures) == text
+    assert page(report_of(story().comparison), VERSIONS, failures) == text
 
 
 def test_a_page_of_nothing_is_a_page() -> None:

@@ -136,7 +136,7 @@ class Listed(msgspec.Struct, kw_only=True):
 
     Attributes:
         subjects: listed subjects that are penalised, because the other policy lists them, or lists them no more.
-        requests: requests with a listed subject that a block of another one of their subjects stops.
+        requests: requests with a listed subject that a deny stops, its own or that of another of their subjects.
         examples: some of the subjects.
     """
 
