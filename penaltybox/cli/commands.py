@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from penaltybox.cli import (
+    allow,
+    ban,
     blocks,
     demo,
     doctor,
@@ -16,6 +18,7 @@ from penaltybox.cli import (
     grant,
     ingest,
     keys,
+    pardon,
     pauses,
     quota,
     replay,
@@ -53,7 +56,10 @@ app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.command("restore", rich_help_panel=_RUN)(restore.restore)
 app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)
 app.command("explain", rich_help_panel=_LOOK)(explain.explain)
+app.command("ban", rich_help_panel=_LOOK)(ban.ban)
 app.command("unban", rich_help_panel=_LOOK)(unban.unban)
+app.command("pardon", rich_help_panel=_LOOK)(pardon.pardon)
+app.add_typer(allow.app, name="allow", rich_help_panel=_LOOK)
 app.command("grant", rich_help_panel=_LOOK)(grant.grant)
 app.add_typer(quota.app, name="quota", rich_help_panel=_LOOK)
 app.command("keys", rich_help_panel=_LOOK)(keys.keys)

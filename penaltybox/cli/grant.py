@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Reason, Subject, execute, reason_given, shown
-from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, reason_given, shown
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command
@@ -46,7 +45,7 @@ def grant(
         ts=at_ms,
         verb="grant",
         subject=name,
-        actor=actor or actor_name(),
+        actor=actor_given(actor),
         reason=reason_given(reason),
         points=points,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penaltybox.cli.console import out, settings
 from penaltybox.cli.control import commit, control
+from penaltybox.cli.hand import Actor, actor_name
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.keyspace import Keyspace
@@ -17,7 +17,7 @@ from penaltybox.contracts.keyspace import Keyspace
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
 
-Actor = Annotated[str, typer.Option(help="Who does it; else the login name.", show_default=False)]
+__all__ = ["Actor", "actor_name", "pause", "resume"]
 
 
 def pause(
@@ -65,11 +65,3 @@ async def _resume(values: Settings, actor: str) -> str:
         record = control("resume", "pause", actor=actor, reason=before)
         await commit(values, [resuming(Keyspace(values.redis_prefix))], [record])
     return before
-
-
-def actor_name() -> str:
-    """The login name of whoever runs the command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"

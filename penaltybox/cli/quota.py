@@ -10,8 +10,7 @@ import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, table, typed_subject
 from penaltybox.cli.control import control, opened, tell
-from penaltybox.cli.hand import Reason, Subject, reason_given
-from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, reason_given
 from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def set_(
     def change(old: CustomerPlan) -> CustomerPlan:
         return type(old)(plan or old.plan, {**old.limits, **own})
 
-    _change(values, name, change, reason_given(reason), actor or actor_name(), as_json=as_json)
+    _change(values, name, change, reason_given(reason), actor_given(actor), as_json=as_json)
 
 
 @app.command("clear")
@@ -93,7 +92,7 @@ def clear(subject: Subject, *, reason: Reason, actor: Actor = "", as_json: AsJso
     """
     values = settings()
     name = _customer(subject, values)
-    _change(values, name, lambda old: type(old)(), reason_given(reason), actor or actor_name(), as_json=as_json)
+    _change(values, name, lambda old: type(old)(), reason_given(reason), actor_given(actor), as_json=as_json)
 
 
 def _change(

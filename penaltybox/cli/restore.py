@@ -49,6 +49,8 @@ def restore(
         out.print(f"Policy {done.policy} is in force, as before.")
     if done.plans:
         out.print(f"{done.plans:,} customers have their plan or own limits again.")
+    if done.allowed or done.banned:
+        out.print(f"{done.allowed:,} entries of the allowlist and {done.banned:,} banned ranges are back.")
     out.print(f"Generation {done.generation}; workers go on within seconds.")
 
 

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Reason, Subject, execute, reason_given, shown
-from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, reason_given, shown
+from penaltybox.cli.list_changes import unban_range
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.listing import banned_range, subject_text
+from penaltybox.contracts.subjects import Canonicaliser
 
 
 def unban(
@@ -28,7 +31,7 @@ def unban(
     policy_file: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lift block and challenge of one subject, at once.
+    """Lift block and challenge of one subject, or the ban of a range, at once.
 
     What it did until now counts no more. The lift is recorded in the penalties topic, with reason and actor, by the
     next worker that runs; Kafka may be down now.
@@ -36,12 +39,20 @@ def unban(
         penaltybox unban device:a1b2c3d4 --reason "support ticket 4711" --grace 1h
     """
     values, at_ms = settings(), now_ms()
+    where = banned_range(subject, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions), force=True)
+    if where is not None:
+        if grace or keep_level:
+            raise ConfigurationError(
+                f"{where} is a range, which has no ladder: --grace and --keep-level are for subjects"
+            )
+        unban_range(values, where, actor_given(actor), reason_given(reason), as_json=as_json)
+        return
     command = Command(
         id=ulid(at_ms),
         ts=at_ms,
         verb="unban",
-        subject=typed_subject(subject, values),
-        actor=actor or actor_name(),
+        subject=typed_subject(subject_text(subject), values),
+        actor=actor_given(actor),
         reason=reason_given(reason),
         keep_level=keep_level,
         grace_ms=parse_duration(grace, "--grace") if grace else 0,

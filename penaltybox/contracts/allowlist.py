@@ -22,7 +22,10 @@ class Allowlist:
         for entry in entries:
             if entry.subject:
                 self._exact.setdefault(entry.subject, []).append(entry)
-        self._ranges = [(ip_network(entry.cidr), entry) for entry in entries if entry.cidr]
+        self._ranges = _Ranges()
+        for entry in entries:
+            if entry.cidr:
+                self._ranges.add(entry)
         self._found: dict[str, tuple[AllowEntry, ...]] = {}
 
     def covers(self, subject: str, t: int) -> bool:
@@ -46,12 +49,50 @@ class Allowlist:
         if self._ranges and subject.startswith("ip:"):
             address = _network(subject[3:])
             if address is not None:
-                # A listed address inside a /64 lists the /64: it is the unit that would be blocked.
-                found += [
-                    entry for network, entry in self._ranges
-                    if network.version == address.version and network.overlaps(address)
-                ]  # fmt: skip
+                found += self._ranges.overlapping(address)
         return tuple(found)
+
+
+class _Ranges:
+    """Entries by address range: (IP version, prefix length) -> leading bits -> entries."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, int], dict[int, list[AllowEntry]]] = {}
+        self._within: dict[tuple[int, int], dict[int, list[AllowEntry]]] = {}
+        """The same of ranges that are longer than a length that was asked for, by their bits of that length."""
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)
+
+    def add(self, entry: AllowEntry) -> None:
+        version, length, bits = _bits(ip_network(entry.cidr))
+        self._tables.setdefault((version, length), {}).setdefault(bits, []).append(entry)
+        self._within = {}
+
+    def overlapping(self, network: IPv4Network | IPv6Network) -> list[AllowEntry]:
+        """Entries around a network, and those in it: a listed address lists its /64, which would be blocked."""
+        version, length, bits = _bits(network)
+        found: list[AllowEntry] = []
+        for (family, shorter), table in self._tables.items():
+            if family == version and shorter <= length:
+                found += table.get(bits >> (length - shorter), ())
+        return found + self._longer(version, length).get(bits, [])
+
+    def _longer(self, version: int, length: int) -> dict[int, list[AllowEntry]]:
+        known = self._within.get((version, length))
+        if known is None:
+            known = self._within[version, length] = {}
+            for (family, longer), table in self._tables.items():
+                if family == version and longer > length:
+                    for bits, entries in table.items():
+                        known.setdefault(bits >> (longer - length), []).extend(entries)
+        return known
+
+
+def _bits(network: IPv4Network | IPv6Network) -> tuple[int, int, int]:
+    """(version, prefix length, leading bits)."""
+    unused = network.max_prefixlen - network.prefixlen
+    return network.version, network.prefixlen, int(network.network_address) >> unused
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:

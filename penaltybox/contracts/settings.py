@@ -91,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spill_dir: str = ""
     spill_max_mb: Positive = 64
 
+    actor: Annotated[str, Meta(max_length=128)] = ""
     data_dir: str = ""
     cache_subjects: Positive = 200_000
     linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 50

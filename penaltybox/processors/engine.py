@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.events import Penalty
-    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.policy import AllowEntry, Policy
     from penaltybox.sinks.subject_store import Mark
 
 NOTHING: Final = 0
@@ -67,10 +67,18 @@ class Engine:
         self.version = policy.version
         self.canonicaliser = canonicaliser or Canonicaliser()
         self.allowlist = Allowlist(policy.allow)
+        self.listed: tuple[AllowEntry, ...] = ()
+        """Allowlist entries beside the policy's own: those in Redis, for live workers."""
         self._visibility = Visibility(policy)
         self._lists = bool(policy.allow)
         self._attrs: dict[str, int] = {}
         self._windows = {rule.key: rule.window_ms for rule in policy.rules}
+
+    def list_also(self, entries: tuple[AllowEntry, ...]) -> None:
+        """Allowlist these beside the policy's own, in place of those before. Between two steps only."""
+        self.listed = entries
+        self.allowlist = Allowlist((*self.policy.allow, *entries))
+        self._lists = bool(self.allowlist.entries)
 
     def touches(self, decision: Decision, names: Sequence[Name] | None = None) -> list[tuple[str, Plan]]:
         """Every subject whose state the decision could change (canonical text), with what could change it.

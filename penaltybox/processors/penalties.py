@@ -16,6 +16,7 @@ from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.listening import Listener
 from penaltybox.links.policies import PolicyWatch
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import App, Ending, make_app, run_app
@@ -32,6 +33,7 @@ from penaltybox.processors.untold import keep_telling
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.blocklist import Blocklist
+from penaltybox.sinks.lists import HandLists
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.untold import Untold
 
@@ -91,7 +93,6 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     engine = make_engine(settings)
     link = open_link(endpoint_of(settings))
     store = RedisSubjectStore(link, settings.redis_prefix)
-    listings = Listings(engine, store, Blocklist(link, settings.redis_prefix), now_ms)
     untold = Untold(link, settings.redis_prefix)
     sender = kafka_sender(settings)
     worker = Worker(
@@ -104,16 +105,22 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
         recorded=lambda: recorded_generation(settings),
         seam=seam,
     )
+    lists = HandLists(link, settings.redis_prefix, engine.canonicaliser)
+    blocklist = Blocklist(link, settings.redis_prefix)
+    listings = Listings(engine, store, blocklist, now_ms, lists.entries, lambda: worker.engine)
+    listener = Listener(link, store.keys.events, listings)
     app = penalties_app(settings, worker, ending, seam)
     policies = PolicyWatch(link, settings.redis_prefix, switching(engine, worker, listings))
     try:
         await sender.start()
+        listener.start()
         await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
         await Patience(store).call(lambda: begin_policy(policies, engine, untold, settings))
+        await Patience(store).call(listings.refresh)
         jobs = [
             worker.write_cycles(),
             worker.watch_pause(),
-            listings.watch(),
+            listings.watch(listener),
             policies.watch(),
             keep_telling(untold, sender, Topics.named(settings.topic_prefix)),
             keep_advising(),
@@ -121,6 +128,7 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
         ]
         await run_app(app, ending, jobs)
     finally:
+        await listener.close()
         await sender.stop()
         await store.close()
 

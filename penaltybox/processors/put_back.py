@@ -1,4 +1,4 @@
-"""What the control topic remembers, put back into an empty Redis: the pause, policy versions and switch, plans.
+"""What the control topic remembers, put back into an empty Redis: the pause, policy versions and switch, plans, lists.
 
 Of each key the last record counts. The topic knows more than a store that was swapped in, so its word replaces what
 is there; what it says nothing about stays.
@@ -7,7 +7,7 @@ is there; what it says nothing about stays.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,12 +16,12 @@ from penaltybox.contracts.policy_versions import SWITCH_KEY, SWITCHED, VERSION_K
 from penaltybox.contracts.subjects import parse_subject
 from penaltybox.processors.generations import read_control
 from penaltybox.sinks.customer_plans import CustomerPlan, CustomerPlans
+from penaltybox.sinks.lists import LISTS, Allowed, Banned, HandLists
 from penaltybox.sinks.policy_versions import switching
 from penaltybox.sinks.redis_store import pausing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Mapping
-    from typing import Any
+    from collections.abc import AsyncIterable, Iterator, Mapping
 
     from penaltybox.contracts.events import Control
     from penaltybox.contracts.policy import Policy
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLAN_KEY = "plan:"
+ALLOW_KEY, CIDR_KEY = "allow:", "cidr:"
+CHUNK = 500
+Value = TypeVar("Value", Allowed, Banned)
 
 
 class PutBack(NamedTuple):
@@ -38,11 +41,15 @@ class PutBack(NamedTuple):
         paused: why new blocks are paused; None: they are not.
         policy: the policy in force; None: the control topic names none.
         plans: how many customers have a plan or limits of their own again.
+        allowed: entries of the allowlist.
+        banned: ranges of addresses.
     """
 
     paused: str | None
     policy: Policy | None
     plans: int
+    allowed: int = 0
+    banned: int = 0
 
 
 async def newest_controls(records: AsyncIterable[Any]) -> dict[str, Control]:
@@ -72,7 +79,45 @@ async def put_back(controls: Mapping[str, Control], untold: Untold) -> PutBack:
     for key, control in controls.items():
         if key.startswith(PLAN_KEY) and control.kind == "override":
             plans += await _plan(key.removeprefix(PLAN_KEY), control, untold)
-    return PutBack(paused.reason if paused is not None and held else None, policy, plans)
+    allowed, banned = await _lists(controls, untold)
+    return PutBack(paused.reason if paused is not None and held else None, policy, plans, allowed, banned)
+
+
+async def _lists(controls: Mapping[str, Control], untold: Untold) -> tuple[int, int]:
+    """The allowlist and the banned ranges; how many entries of each. A record without a value says that one was removed."""
+    lists = HandLists(untold.link, untold.keys.prefix)
+    allowed = _entries(controls, ALLOW_KEY, Allowed)
+    banned = _entries(controls, CIDR_KEY, Banned)
+    here, there = set(await lists.allowed()), set(await lists.banned())
+    removed = [
+        key.removeprefix(ALLOW_KEY) for key, one in controls.items() if key.startswith(ALLOW_KEY) and not one.value
+    ]
+    unbanned = [
+        key.removeprefix(CIDR_KEY) for key, one in controls.items() if key.startswith(CIDR_KEY) and not one.value
+    ]
+    changes = [lists.allow(dict(part)) for part in _parts(list(allowed.items()))]
+    changes += [lists.ban(dict(part)) for part in _parts(list(banned.items()))]
+    changes += [lists.disallow(part) for part in _parts([one for one in removed if one in here])]
+    changes += [lists.unban(part) for part in _parts([one for one in unbanned if one in there])]
+    if changes:
+        await untold.commit(changes, [], say=LISTS)
+    return len(allowed), len(banned)
+
+
+def _entries(controls: Mapping[str, Control], stem: str, kind: type[Value]) -> dict[str, Value]:
+    found = {}
+    for key, control in controls.items():
+        if key.startswith(stem) and control.value:
+            try:
+                found[key.removeprefix(stem)] = msgspec.json.decode(control.value, type=kind)
+            except msgspec.MsgspecError as error:
+                log.warning("The record of %.100s is no entry of a list, left out: %s", key, error)
+    return found
+
+
+def _parts(some: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(some), CHUNK):
+        yield some[start : start + CHUNK]
 
 
 async def _policies(controls: Mapping[str, Control], untold: Untold) -> Policy | None:

@@ -24,6 +24,7 @@ from penaltybox.processors.state import encode_state, state_expiry, state_from_l
 from penaltybox.processors.topic_log import read_topic
 from penaltybox.processors.untold import tell_untold
 from penaltybox.processors.writer import next_nonce
+from penaltybox.sinks.lists import HandLists
 from penaltybox.sinks.subject_store import RESTORING, Lost, Write
 from penaltybox.sinks.untold import Untold
 
@@ -51,6 +52,8 @@ class Restored(NamedTuple):
         paused: the pause that was put back, if any.
         policy: version of the policy in force that was put back, if any.
         plans: customers whose plan or own limits were put back.
+        allowed: entries of the allowlist that were put back.
+        banned: ranges of addresses whose ban was put back.
     """
 
     generation: str
@@ -60,6 +63,8 @@ class Restored(NamedTuple):
     paused: str | None
     policy: str | None = None
     plans: int = 0
+    allowed: int = 0
+    banned: int = 0
 
 
 async def restore(
@@ -94,13 +99,14 @@ async def restore(
     done = await put_back(await newest_controls(read_topic(settings, topics.control)), untold)
     if done.policy is not None:
         engine = Engine(done.policy, engine.canonicaliser)
+    engine.list_also(await HandLists(store.link, settings.redis_prefix, engine.canonicaliser).entries())
     ladders = await newest_ladders(read_topic(settings, topics.ladders))
     written, kept, blocked = await write_ladders(store, engine, ladders.values(), now_ms)
     generation = f"{RESTORED}{ulid(now_ms)}"
     await store.begin_generation(generation)
     await record_generation(sender, topics, generation, now_ms, actor=actor, reason=reason)
     version = done.policy.version if done.policy is not None else None
-    return Restored(generation, written, kept, blocked, done.paused, version, done.plans)
+    return Restored(generation, written, kept, blocked, done.paused, version, done.plans, done.allowed, done.banned)
 
 
 async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:

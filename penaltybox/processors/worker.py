@@ -73,8 +73,7 @@ class Worker:
         self._seam = seam
         self._engine = engine
         self._turn = Turn(topics)
-        self._open = Cycle()
-        self._closed = Cycle()
+        self._open, self._closed = Cycle(), Cycle()
         self._urgent: list[Resident] = []
         self._residents = Residents(limits.subjects, self._open_business)
         self._patience = Patience(store, recorded)
@@ -82,9 +81,8 @@ class Worker:
         self._teller = Teller(
             store, sender, topics, self._patience, touched=self._queue, finish=self._finish, seam=seam
         )
-        doubt = self._residents.doubt
         self._writer = Writer(
-            store, self._teller, self._patience, engine=engine, doubt=doubt, wall_ms=wall_ms, seam=seam
+            store, self._teller, self._patience, engine=engine, doubt=self._residents.doubt, wall_ms=wall_ms, seam=seam
         )
         self._written: deque[tuple[int, Cycle]] = deque()
         self._breaker = Breaker(engine.policy.breaker)
@@ -92,13 +90,10 @@ class Worker:
         self._epoch = 0
         self._work = asyncio.Event()
         self._room = asyncio.Event()
-        self._due = False
+        self._due = self._sweep_due = self._taking = False
         self._timer: asyncio.TimerHandle | None = None
-        self._sweep_due = False
-        self._taking = False
         self.paused: str | None = None
-        self.acknowledged = 0
-        self.stepped = 0
+        self.acknowledged = self.stepped = 0
 
     @property
     def waiting(self) -> bool:
@@ -114,6 +109,11 @@ class Worker:
         """Whether anything that was stepped is not yet written, told and acknowledged."""
         teller = self._teller
         return bool(self._open or self._closed or self._urgent or self._written or teller.told != teller.taken)
+
+    @property
+    def engine(self) -> Engine:
+        """The policy that it steps with now."""
+        return self._engine
 
     def replace_engine(self, engine: Engine) -> None:
         """Step with another policy from the next run on, as soon as nothing can be stepped again with this one."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Policy, Scenario
     from penaltybox.contracts.subjects import Names
+    from penaltybox.links.listening import Hearing
     from penaltybox.producers.leases import Lease
     from penaltybox.producers.limiter import Request
-    from penaltybox.producers.listening import Hearing
     from penaltybox.producers.lists import Listing
     from penaltybox.producers.memory import Offering
     from penaltybox.producers.passes import Passes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penaltybox.links.listening import fresh
 from penaltybox.producers.aggregation import user_of
-from penaltybox.producers.listening import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.keyspace import Keyspace
+from penaltybox.links.listening import Listener, fresh
 from penaltybox.links.subscriptions import monotonic_ms
-from penaltybox.producers.listening import Listener, fresh
 from penaltybox.producers.lists import ListSource
 
 if TYPE_CHECKING:

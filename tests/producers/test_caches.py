@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penaltybox.links.listening import fresh
 from penaltybox.producers.aggregation import MAX_COUNT, Aggregation, Refusal
 from penaltybox.producers.caches import MAX_IDENTITIES, BlockedCache, Held, Moment, Recalls
-from penaltybox.producers.listening import fresh
 from tests.producers.deciders import request
 
 

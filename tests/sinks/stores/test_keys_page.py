@@ -15,6 +15,7 @@ from penaltybox.contracts.policy_versions import StoredPolicy, Switch
 from penaltybox.links.connections import open_client, open_link, parse_endpoint
 from penaltybox.links.policies import read_in_force
 from penaltybox.sinks.blocklist import Blocklist
+from penaltybox.sinks.lists import Allowed, Banned, HandLists
 from penaltybox.sinks.policy_versions import history, put_in_force
 from penaltybox.sinks.redis_store import CHUNK, RedisSubjectStore
 from penaltybox.sinks.subject_store import Mark, Written
@@ -69,6 +70,10 @@ async def test_a_worker_can_do_all_its_work(guarded: Server) -> None:
     assert await read_in_force(store.link) is not None
     assert len(await history(store.link)) == 1
     assert [len(waiting) async for waiting in untold.chunks()] == [3]
+    lists = HandLists(store.link)
+    await untold.commit([lists.allow({"user:1": Allowed()}), lists.ban({"192.0.2.0/24": Banned()})], [])
+    assert (list(await lists.allowed()), list(await lists.banned())) == (["user:1"], ["192.0.2.0/24"])
+    await untold.commit([lists.disallow(["user:1"]), lists.unban(["192.0.2.0/24"])], [])
     blocklist = Blocklist(store.link)
     assert [found.subject async for found in blocklist.blocks()] == [A]
     assert (await blocklist.lookup([A]))[0] is not None

@@ -1,0 +1,150 @@
+"""The lists that are kept by hand in Redis: who is allowlisted, and which ranges of addresses are banned.
+
+A change is a command here and a record of the control topic; `Untold.commit` does both in one step. docs/keys.md
+describes the form, which the limiters read too.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import msgspec
+
+from penaltybox.contracts.errors import BadEvent
+from penaltybox.contracts.keyspace import Keyspace, slot_of
+from penaltybox.contracts.listing import as_range
+from penaltybox.contracts.policy import AllowEntry
+from penaltybox.contracts.subjects import Canonicaliser, parse_subject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from penaltybox.links.exchange import Command, Link
+
+_log = logging.getLogger(__name__)
+LISTS: Final = "#lists"
+"""What the events channel says when a list has changed."""
+SCAN_COUNT: Final = 500
+"""Fields per HSCAN: read and understood in a few milliseconds."""
+
+
+class Allowed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A value of `pbx:allow`."""
+
+    until: int | None = None
+    note: str = ""
+    actor: str = ""
+
+
+class Banned(msgspec.Struct, frozen=True):
+    """A value of `pbx:cidr`."""
+
+    action: Literal["deny", "challenge"] = "deny"
+    until: int | None = None
+    reason: str = ""
+    actor: str = ""
+
+
+class HandLists:
+    """Reads the lists, and makes the commands that change them.
+
+    Args:
+        link: from `connections.open_link`; closed by whoever opened it.
+        prefix: of all keys.
+        canonicaliser: how subjects count.
+    """
+
+    def __init__(self, link: Link, prefix: str = "pbx", canonicaliser: Canonicaliser | None = None) -> None:
+        self._link = link
+        self.keys = Keyspace(prefix)
+        self._canonicaliser = canonicaliser or Canonicaliser()
+
+    async def allowed(self) -> dict[str, Allowed]:
+        """Every entry of the allowlist in Redis, ended ones too; what cannot be read is left out, and logged.
+
+        Raises:
+            StoreUnavailable: Redis did not answer; nothing of this reading is to be used.
+        """
+        return await self._read(self.keys.allow, Allowed)
+
+    async def banned(self) -> dict[str, Banned]:
+        """Every banned range; raises as `allowed` does."""
+        return await self._read(self.keys.cidr, Banned)
+
+    async def entries(self) -> tuple[AllowEntry, ...]:
+        """The allowlist in Redis as a policy would have it; raises as `allowed` does."""
+        found = []
+        for field, value in sorted((await self.allowed()).items()):
+            entry = self.entry(field, value)
+            if entry is None:
+                _log.warning("field %r of %s is no subject and no range, and does nothing", field[:80], self.keys.allow)
+            else:
+                found.append(entry)
+        return tuple(found)
+
+    def entry(self, field: str, value: Allowed) -> AllowEntry | None:
+        """An entry of the hash; None when its field is neither a subject nor a range.
+
+        An IPv6 address or range within the prefix that counts lists the whole prefix.
+        """
+        network = as_range(field)
+        text = field if ":" in field.partition("/")[0] or network is not None else f"ip:{field}"
+        if network is not None:
+            if not (network.version == 6 and network.prefixlen >= self._canonicaliser.ipv6_prefix):  # noqa: PLR2004 - IPv6
+                return AllowEntry(cidr=str(network), until=value.until, note=value.note)
+            text = f"ip:{network.network_address}"
+        try:
+            subject = parse_subject(text, self._canonicaliser)
+        except BadEvent:
+            try:  # a bare IPv6 address
+                subject = parse_subject(f"ip:{field}", self._canonicaliser)
+            except BadEvent:
+                return None
+        return AllowEntry(subject=subject, until=value.until, note=value.note)
+
+    def allow(self, entries: Mapping[str, Allowed]) -> Command:
+        """The command that sets entries of the allowlist."""
+        return ("HSET", self.keys.allow, *_flat(entries))
+
+    def disallow(self, fields: Sequence[str]) -> Command:
+        """The command that removes them."""
+        return ("HDEL", self.keys.allow, *fields)
+
+    def ban(self, entries: Mapping[str, Banned]) -> Command:
+        """The command that bans ranges."""
+        return ("HSET", self.keys.cidr, *_flat(entries))
+
+    def unban(self, fields: Sequence[str]) -> Command:
+        """The command that ends their bans."""
+        return ("HDEL", self.keys.cidr, *fields)
+
+    async def _read(self, key: str, kind: type[Value]) -> dict[str, Value]:
+        found, wrong = {}, []
+        async for field, value in self._fields(key):
+            try:
+                found[field.decode()] = msgspec.json.decode(value, type=kind)
+            except ValueError:
+                wrong.append(field)
+        if wrong:
+            _log.warning(
+                "%d entries of %s cannot be read and do nothing, e.g. field %r", len(wrong), key, wrong[0][:80]
+            )
+        return found
+
+    async def _fields(self, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
+        cursor: bytes | int = 0
+        while True:
+            command = ("HSCAN", key, cursor, "COUNT", SCAN_COUNT)
+            ((cursor, flat),) = await self._link.exchange([command], [slot_of(key)])
+            for field, value in zip(flat[::2], flat[1::2], strict=True):
+                yield field, value
+            if int(cursor) == 0:
+                return
+
+
+Value = TypeVar("Value", Allowed, Banned)
+
+
+def _flat(entries: Mapping[str, Allowed] | Mapping[str, Banned]) -> list[str | bytes]:
+    return [part for field, value in entries.items() for part in (field, msgspec.json.encode(value))]

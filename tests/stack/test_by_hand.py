@@ -1,0 +1,155 @@
+"""Commands beside a worker that runs: in force at once, kept by the worker's own writes, told to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penaltybox.cli.fleet import environment_of
+from penaltybox.contracts.events import Control, Penalty
+from penaltybox.contracts.topics import Topics
+from penaltybox.processors.topic_log import read_topic
+from tests.stack.test_command_line import ROOT
+from tests.stack.test_restore import block, deny, opened, running, stack
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+
+pytestmark = pytest.mark.stack
+__all__ = ["stack"]
+WHY = ("--reason", "ticket 4711", "--actor", "alice")
+
+
+async def command(values: Settings, *arguments: str, kafka: str = "") -> str:
+    """Standard output of a command with these settings; it must not fail."""
+    environment = {**os.environ, **environment_of(values), **({"PENALTYBOX_KAFKA": kafka} if kafka else {})}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "penaltybox", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def penalties(values: Settings) -> list[Penalty]:
+    """All on the topic."""
+    topic = Topics.named(values.topic_prefix).penalties
+    return [msgspec.json.decode(one.value, type=Penalty) async for one in read_topic(values, topic)]
+
+
+async def controls(values: Settings) -> list[Control]:
+    """All on the control topic but what restores write."""
+    topic = Topics.named(values.topic_prefix).control
+    records = [msgspec.json.decode(one.value, type=Control) async for one in read_topic(values, topic) if one.value]
+    return [one for one in records if one.kind in ("allow", "cidr")]
+
+
+async def test_a_ban_holds_against_the_workers_own_writes(stack: Settings) -> None:
+    """The worker has the subject in memory with two of three denials; the ban stays, and is told with who and why."""
+    async with opened(stack) as store, running(stack):
+        await deny(stack, "other")
+        await wait_until(lambda: block(store, "other"), deadline_s=30)
+        await command(stack, "ban", "user:u1", "--level", "permanent", *WHY)
+        assert (await block(store, "u1"))["until"] is None
+        await deny(stack, "u1")
+        await deny(stack, "later", first=10)
+        await wait_until(lambda: block(store, "later"), deadline_s=30)
+        assert (await block(store, "u1"))["until"] is None
+
+        async def told() -> Any:
+            return [one for one in await penalties(stack) if one.origin == "hand"]
+
+        (penalty,) = await wait_until(told, deadline_s=30)
+        assert (penalty.subject, penalty.to, penalty.actor, penalty.note) == (
+            "user:u1", "permanent", "alice", "ticket 4711"
+        )  # fmt: skip
+
+
+async def test_a_listing_hides_what_a_worker_blocks_and_ends(stack: Settings) -> None:
+    """Listed: no new block and the old one hidden within a second; removed: it is back, and new ones come."""
+    async with opened(stack) as store, running(stack):
+        await deny(stack, "u1")
+        before = await wait_until(lambda: block(store, "u1"), deadline_s=30)
+        await command(stack, "allow", "add", "user:u1", *WHY)
+        await command(stack, "allow", "add", "user:u2", *WHY)
+        assert await block(store, "u1") is None
+        await deny(stack, "u2")
+        await deny(stack, "u3", first=10)
+        await wait_until(lambda: block(store, "u3"), deadline_s=30)
+        assert await block(store, "u2") is None
+        await command(stack, "allow", "remove", "user:u1", *WHY)
+        assert await block(store, "u1") == before
+        await command(stack, "allow", "remove", "user:u2", *WHY)
+
+        async def noticed() -> Any:
+            await deny(stack, "u2", first=20)
+            return await block(store, "u2")
+
+        await wait_until(noticed, deadline_s=30)
+        assert [one.key for one in await controls(stack)] == ["allow:user:u1", "allow:user:u2"] * 2
+
+
+async def test_an_entry_that_somebody_else_wrote_is_honoured_within_a_second(stack: Settings) -> None:
+    """Written by redis-cli as docs/keys.md says: the worker alone hides the block, and shows it when it ends."""
+    async with opened(stack) as store, running(stack):
+        await deny(stack, "u1")
+        before = await wait_until(lambda: block(store, "u1"), deadline_s=30)
+        (now,) = await store.link.exchange([("TIME",)])
+        until = int(now[0]) * 1000 + 3000
+        value = json.dumps({"until": until, "note": "a test"})
+        await store.link.exchange([("HSET", "pbx:allow", "user:u1", value), ("PUBLISH", "pbx:events", "#lists")])
+
+        async def hidden() -> bool:
+            return await block(store, "u1") is None
+
+        await wait_until(hidden, deadline_s=1.0)
+        assert await wait_until(lambda: block(store, "u1"), deadline_s=10) == before
+
+
+async def test_with_kafka_away_it_is_in_force_and_told_later(stack: Settings) -> None:
+    """A ban and a listing against a broker that is not there; a worker that can reach it tells both."""
+    async with opened(stack) as store, running(stack):
+        await deny(stack, "other")
+        await wait_until(lambda: block(store, "other"), deadline_s=30)
+        await command(stack, "ban", "user:u1", *WHY, kafka="127.0.0.1:1")
+        await command(stack, "ban", "203.0.113.0/24", *WHY, kafka="127.0.0.1:1")
+        assert await block(store, "u1")
+
+        async def told() -> bool:
+            hands = [one for one in await penalties(stack) if one.origin == "hand"]
+            return bool(hands) and [one.key for one in await controls(stack)] == ["cidr:203.0.113.0/24"]
+
+        await wait_until(told, deadline_s=30)
+
+
+async def test_a_restore_brings_the_lists_back(stack: Settings) -> None:
+    """Wiped: what is listed or banned is back, what was removed is not, and a listed subject's block stays hidden."""
+    async with opened(stack) as store:
+        async with running(stack):
+            await deny(stack, "u1")
+            await wait_until(lambda: block(store, "u1"), deadline_s=30)
+            await command(stack, "allow", "add", "user:u1", *WHY)
+            await command(stack, "allow", "add", "user:gone", *WHY)
+            await command(stack, "allow", "remove", "user:gone", *WHY)
+            await command(stack, "ban", "203.0.113.0/24", *WHY)
+        await store.link.exchange([("FLUSHALL",)])
+        await command(stack, "restore", "--yes", "a test")
+        assert await store.link.exchange([("HKEYS", "pbx:allow"), ("HKEYS", "pbx:cidr")]) == [
+            [b"user:u1"], [b"203.0.113.0/24"]
+        ]  # fmt: skip
+        assert await block(store, "u1") is None
+        assert (await store.read(["user:u1"]))[0]
