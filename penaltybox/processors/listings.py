@@ -113,7 +113,6 @@ class Listings:
         again: list[AllowEntry] = []
         reread = loop.time()
         while True:
-            due, self._due = self._due, []
             try:
                 if self._news.is_set() or loop.time() >= reread or hearing is None or hearing.heard_ms is None:
                     self._news.clear()

@@ -84,21 +84,16 @@ async def put_back(controls: Mapping[str, Control], untold: Untold) -> PutBack:
 
 
 async def _lists(controls: Mapping[str, Control], untold: Untold) -> tuple[int, int]:
-    """The allowlist and the banned ranges; how many entries of each. A record without a value says that one was removed."""
+    """The allowlist and the banned ranges; how many entries of each. A record without a value removes one."""
     lists = HandLists(untold.link, untold.keys.prefix)
     allowed = _entries(controls, ALLOW_KEY, Allowed)
     banned = _entries(controls, CIDR_KEY, Banned)
-    here, there = set(await lists.allowed()), set(await lists.banned())
-    removed = [
-        key.removeprefix(ALLOW_KEY) for key, one in controls.items() if key.startswith(ALLOW_KEY) and not one.value
-    ]
-    unbanned = [
-        key.removeprefix(CIDR_KEY) for key, one in controls.items() if key.startswith(CIDR_KEY) and not one.value
-    ]
+    removed = [one for one in await lists.allowed() if one not in allowed and ALLOW_KEY + one in controls]
+    unbanned = [one for one in await lists.banned() if one not in banned and CIDR_KEY + one in controls]
     changes = [lists.allow(dict(part)) for part in _parts(list(allowed.items()))]
     changes += [lists.ban(dict(part)) for part in _parts(list(banned.items()))]
-    changes += [lists.disallow(part) for part in _parts([one for one in removed if one in here])]
-    changes += [lists.unban(part) for part in _parts([one for one in unbanned if one in there])]
+    changes += [lists.disallow(part) for part in _parts(removed)]
+    changes += [lists.unban(part) for part in _parts(unbanned)]
     if changes:
         await untold.commit(changes, [], say=LISTS)
     return len(allowed), len(banned)
