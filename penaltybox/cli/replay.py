@@ -87,13 +87,17 @@ def replay(
 
     Nothing is written anywhere, no consumer group is joined, live Redis and ClickHouse are not asked.
 
+    The last two hours of the topics; the days before them fill the windows and are left out of the result:
+
+        penaltybox replay --policy candidate.yaml --baseline current.yaml --from -2h
+
+    Beside what live workers did, under the policies that were in force then:
+
+        penaltybox replay --policy candidate.yaml --baseline recorded
+
     A file of decisions, one JSON object a line, under a changed policy beside today's:
 
         penaltybox replay --policy candidate.yaml --baseline current.yaml --source decisions.jsonl.gz
-
-    Only its last two hours; the days before them fill the windows and are left out of the result:
-
-        penaltybox replay --policy candidate.yaml --source decisions.jsonl.gz --from -2h --json
 
     With a page of plots, and as a gate that exits with code 3 (docs/replay.md names the figures):
 
@@ -101,7 +105,7 @@ def replay(
         --html report.html --fail-if "fdr.ip > 0.02" --fail-if "new.permanent > 0"
     """
     from penaltybox.cli.replay_diff import finish, make_diff
-    from penaltybox.cli.replay_job import run_job
+    from penaltybox.cli.replay_parts import run_shared
 
     values = settings()
     job = make_job(
@@ -117,7 +121,7 @@ def replay(
     matures_ms = parse_duration(matures, "--matures") if matures else None
     diff = make_diff(job, fail_if=fail_if or (), page=html, matures_ms=matures_ms)
     with kafka_errors(values), progress(quiet=as_json) as report:
-        result = asyncio.run(run_job(job, report=report, observer=diff.comparison if diff is not None else None))
+        result = asyncio.run(run_shared(job, report=report, observer=diff.comparison if diff is not None else None))
     finish(result, diff, as_json=as_json)
 
 

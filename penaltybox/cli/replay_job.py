@@ -21,7 +21,7 @@ from penaltybox.processors.replay.recorded import Switching, read_recorded
 from penaltybox.processors.replay.world import Course, Steady, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penaltybox.processors.replay.loop import Progress, Result
     from penaltybox.processors.replay.observer import Observer, Side
@@ -95,19 +95,40 @@ async def run_prepared(
     *,
     report: Callable[[Progress], None] | None = None,
     observer: Observer | None = None,
+    may_be_empty: bool = False,
 ) -> Result:
     """Do a replay that is prepared; raises as `run_job` does."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLD)
     try:
-        replay = Replay(made.reading, made.worlds, made.window, observer=observer, report=report, speed=job.speed)
+        replay = Replay(
+            made.reading,
+            made.worlds,
+            made.window,
+            observer=observer,
+            report=report,
+            speed=job.speed,
+            may_be_empty=may_be_empty,
+        )
         return await replay.run()
     finally:
         gc.set_threshold(*thresholds)
 
 
-async def prepare(job: Job, *, watched: bool = False, partitions: frozenset[int] | None = None) -> Prepared:
+async def prepare(
+    job: Job,
+    *,
+    watched: bool = False,
+    partitions: frozenset[int] | None = None,
+    ends: Mapping[tuple[str, int], int] | None = None,
+) -> Prepared:
     """Open a job's source and make its worlds.
+
+    Args:
+        job: what to do.
+        watched: somebody will observe it.
+        partitions: of the topics; None all.
+        ends: (topic, partition) -> offset at which the topics are taken to end; None where they end now.
 
     Raises:
         ConfigurationError: there is no such source, or it does not tell what the baseline needs.
@@ -125,8 +146,8 @@ async def prepare(job: Job, *, watched: bool = False, partitions: frozenset[int]
     if job.source == KAFKA:
         commands = recorded.commands if recorded is not None else ()
         reading: Reading = open_topics(
-            job.settings, canonicaliser, window, partitions=partitions, commands=commands
-        )  # fmt: skip
+            job.settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends
+        )
     else:
         reading = open_other(job, canonicaliser, window)
     reading.remarks += [one for one in (sentence, *(recorded.remarks if recorded is not None else ())) if one]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penaltybox.cli.replay_job import Job
     from penaltybox.contracts.events import Command
@@ -29,11 +29,12 @@ def open_topics(
     *,
     partitions: frozenset[int] | None = None,
     commands: Sequence[tuple[int, Command]] = (),
+    ends: Mapping[tuple[str, int], int] | None = None,
 ) -> TopicSource:
     """The topics of the settings."""
     from penaltybox.processors.replay.sources.kafka import TopicSource
 
-    return TopicSource(settings, canonicaliser, window, partitions=partitions, commands=commands)
+    return TopicSource(settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends)
 
 
 def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from penaltybox.cli import replay_parts
 from penaltybox.cli.replay_job import Job, run_job
+from penaltybox.cli.replay_parts import run_shared
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Outcome, encode
@@ -16,7 +18,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
 from penaltybox.processors.broker import TopicPlan, ensure_topics
-from tests.processors.replay.traffic import HOUSEHOLDS, Recorder, households, plainly
+from tests.processors.replay.traffic import GENTLE, HOUSEHOLDS, Recorder, households, plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,3 +145,44 @@ async def test_topics_that_are_not_there(broker: Any, fresh_prefix: str) -> None
     empty = await made(broker, fresh_prefix)
     with pytest.raises(ConfigurationError, match="there is nothing to replay"):
         await replayed(empty)
+
+
+async def test_several_processes(broker: Any, fresh_prefix: str) -> None:
+    """Where every subject's events are in one partition, two processes find what one finds; the hash is the same."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, households(), None)
+    one = await replayed(settings, baseline=GENTLE)
+    two = await run_shared(Job(settings, HOUSEHOLDS, GENTLE, processes=2))
+    assert two.processes == 2
+    assert two.result_hash == one.result_hash
+    assert two.baseline is not None
+    assert one.baseline is not None
+    assert two.baseline == one.baseline
+    assert (two.decisions, two.first_ms, two.last_ms) == (one.decisions, one.first_ms, one.last_ms)
+    with pytest.raises(ConfigurationError, match=r"nothing lies between|nothing to replay"):
+        await run_shared(Job(settings, HOUSEHOLDS, processes=2, from_ms=now_ms() + 60_000))
+
+
+async def test_subjects_in_several_partitions(broker: Any, fresh_prefix: str) -> None:
+    """Where they are not, one process does it, and says why."""
+    settings = await made(broker, fresh_prefix)
+    events = households(900)
+    await publish(settings, events[:450], 0)
+    await publish(settings, events[450:], 1)
+    result = await run_shared(Job(settings, HOUSEHOLDS, processes=2))
+    assert (result.processes, result.decisions) == (1, 900)
+    assert any("In one process: events of" in remark for remark in result.remarks)
+
+
+async def test_subjects_that_meet_late(
+    broker: Any, fresh_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """That subjects are in several partitions may show at the end only: then all is done again in one process."""
+    monkeypatch.setattr(replay_parts, "LOOKED_AT", 1)
+    settings = await made(broker, fresh_prefix)
+    events = households(3000)
+    await publish(settings, events[:2900], 0)
+    await publish(settings, events[2900:], 1)
+    result = await run_shared(Job(settings, HOUSEHOLDS, processes=2))
+    assert (result.processes, result.decisions) == (1, 3000)
+    assert any("met in several partitions, so all was done again" in remark for remark in result.remarks)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Penalty
 
 NUMBER = int(os.environ.get("PENALTYBOX_TEST_DECISIONS", "6000"))
-FULL = 100_000
+FULL = 100_020  # whole households
 OTHER = POLICY.replace("user_abuse:   {on: user, count: 5", "user_abuse:   {on: user, count: 3")
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 

@@ -82,6 +82,7 @@ class Replay:
         observer: told of everything, if given.
         report: told how far it is, after every slice.
         speed: times the recorded pace; None as fast as it goes.
+        may_be_empty: nothing in the window is a result, too.
     """
 
     def __init__(
@@ -93,7 +94,9 @@ class Replay:
         observer: Observer | None = None,
         report: Callable[[Progress], None] | None = None,
         speed: float | None = None,
+        may_be_empty: bool = False,
     ) -> None:
+        self._may_be_empty = may_be_empty
         self._reading = reading
         self._worlds = worlds
         self._window = window
@@ -173,7 +176,7 @@ class Replay:
 
     def _result(self, seconds: float) -> Result:
         reading, counts, window = self._reading, self._counts, self._window
-        if not counts.records:
+        if not counts.records and not self._may_be_empty:
             raise ConfigurationError(_nothing(reading, counts))
         sides = {
             side: self._tallies[side].result(world.versions, world.limiter.counts if world.limiter else None)

@@ -25,7 +25,7 @@ from penaltybox.processors.replay.times import iso
 from penaltybox.processors.topic_log import end_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from penaltybox.contracts.events import Command, Decision, Outcome
     from penaltybox.contracts.settings import Settings
@@ -51,6 +51,7 @@ class TopicSource:
         window: what the broker stamped outside of it is left out.
         partitions: only these of each topic; None all.
         commands: steps by hand to put in their places, by time: (ms, command).
+        ends: (topic, partition) -> where it is taken to end, if not where it ends now.
     """
 
     unit = "records"
@@ -63,7 +64,9 @@ class TopicSource:
         *,
         partitions: frozenset[int] | None = None,
         commands: Sequence[tuple[int, Command]] = (),
+        ends: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
+        self._given_ends = ends
         self.done = 0
         self.total: int | None = None
         self.refused = Refusals()
@@ -101,6 +104,11 @@ class TopicSource:
                     for _ in range(TURNS):
                         await asyncio.sleep(0)
 
+    @property
+    def ends(self) -> dict[tuple[str, int], int]:
+        """(topic, partition) -> where it ends, once reading has begun."""
+        return {(tp.topic, tp.partition): end for tp, end in self._ends.items()}
+
     @asynccontextmanager
     async def _consumer(self, reset: str) -> AsyncIterator[Any]:
         consumer = AIOKafkaConsumer(
@@ -122,8 +130,11 @@ class TopicSource:
         self._first_outcome = sum(topic == self._topics.decisions for topic, _ in self.places)
         ranks = {TopicPartition(*place): rank for rank, place in enumerate(self.places)}
         wanted = [tp for tp in topics if self._wanted is None or tp.partition in self._wanted]
-        async with self._consumer("earliest") as scout:  # where a partition was emptied it must not stumble
-            self._ends = await end_offsets(scout, wanted)
+        if self._given_ends is not None:
+            self._ends = {tp: self._given_ends.get((tp.topic, tp.partition), 0) for tp in wanted}
+        else:
+            async with self._consumer("earliest") as scout:  # where a partition was emptied it must not stumble
+                self._ends = await end_offsets(scout, wanted)
         begins = await consumer.beginning_offsets(wanted)
         starts = await self._starts(consumer, begins)
         self._lanes = {tp: Lane(ranks[tp], until_ms=self._window.to_ms) for tp in wanted}

@@ -1,0 +1,167 @@
+"""A replay shared out between processes by partition: only where every subject's events are in one partition.
+
+A look at the beginning of the topics says whether that may be so, and what the processes came to know says whether it
+was: if two of them met the same subject, all is done again in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from array import array
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penaltybox.cli.replay_job import limits_differ, prepare, run_job
+from penaltybox.cli.replay_part import Note, Part
+from penaltybox.cli.replay_sources import KAFKA
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.events import Decision
+from penaltybox.processors.engine import Engine
+from penaltybox.processors.replay.loop import Progress
+from penaltybox.processors.replay.results import merged_results
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Callable
+
+    from penaltybox.cli.replay_job import Job
+    from penaltybox.processors.replay.loop import Result
+    from penaltybox.processors.replay.observer import Observer
+
+LOOKED_AT: Final = 20
+"""Slices at the beginning that are looked at."""
+_LINE_BYTES: Final = 1 << 28
+_PIPE: Final = asyncio.subprocess.PIPE
+
+
+async def run_shared(
+    job: Job, *, report: Callable[[Progress], None] | None = None, observer: Observer | None = None
+) -> Result:
+    """Do a replay in up to `job.processes` processes; in one, and it says why, where that would change the result.
+
+    Raises:
+        ConfigurationError: as `run_job`.
+        StoreUnavailable: as `run_job`, or a process died.
+    """
+    if job.processes == 1:
+        return await run_job(job, report=report, observer=observer)
+    why = _why_one(job) if observer is None else "a comparison is told of everything in one order"
+    parts: list[Part] = []
+    if not why:
+        parts, why = await _parts(job)
+    if not why:
+        start = time.monotonic()
+        notes = await _run(parts, report)
+        if _disjoint(notes):
+            result = merged_results([note.result for note in notes if note.result is not None])
+            if not result.decisions + result.outcomes + result.commands:
+                return await run_job(job, report=report)  # which says why there is nothing
+            result.processes, result.seconds = len(notes), round(time.monotonic() - start, 3)
+            return result
+        why = "events of one subject were met in several partitions, so all was done again"
+    result = await run_job(job, report=report, observer=observer)
+    result.remarks.append(f"In one process: {why}.")
+    return result
+
+
+def _why_one(job: Job) -> str:
+    """Why a job cannot be shared out, if that can be said beforehand."""
+    reasons = {
+        "a file has no partitions": job.source != KAFKA,
+        "steps by hand and switches are in the order of all partitions": job.recorded,
+        "changed limits count over all partitions": limits_differ(job),
+        "the pace is one for all partitions": job.speed is not None,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+async def _parts(job: Job) -> tuple[list[Part], str]:
+    """(what each process does, empty) or (nothing, why there must be one)."""
+    made = await prepare(job)
+    engines = [Engine(policy) for policy in (job.candidate, job.baseline) if policy is not None]
+    reading: Any = made.reading
+    owners: dict[str, int] = {}
+    async with aclosing(reading.slices()) as slices:
+        looked = 0
+        async for entries in slices:
+            for _, rank, _, event, names, _ in entries:
+                partition = reading.places[rank][1]
+                for engine in engines:
+                    touched = engine.touches(event, names) if isinstance(event, Decision) else ()
+                    for subject, _ in touched:
+                        if owners.setdefault(subject, partition) != partition:
+                            return [], f"events of {subject} are in partitions {owners[subject]} and {partition}"
+            looked += 1
+            if looked == LOOKED_AT:
+                break
+    numbers = sorted({partition for _, partition in reading.places})
+    ends = [(topic, partition, end) for (topic, partition), end in reading.ends.items()]
+    shares = [numbers[first :: job.processes] for first in range(min(job.processes, len(numbers)))]
+    return [Part(job, share, ends) for share in shares], ""
+
+
+async def _run(parts: list[Part], report: Callable[[Progress], None] | None) -> list[Note]:
+    """The last note of each process."""
+    far: dict[int, Note] = {}
+
+    def note(number: int, one: Note) -> None:
+        far[number] = one
+        if report is not None:
+            notes = far.values()
+            total = sum(one.total for one in notes) if len(far) == len(parts) else None
+            report(
+                Progress(
+                    sum(one.done for one in notes), total, "records", sum(one.decisions for one in notes), one.clock_ms
+                )
+            )
+
+    processes: list[Process] = []
+    try:
+        for _ in parts:
+            command = [sys.executable, "-m", "penaltybox.cli.replay_part"]
+            one = await asyncio.create_subprocess_exec(*command, stdin=_PIPE, stdout=_PIPE, limit=_LINE_BYTES)
+            processes.append(one)  # one by one, so that each that was started is ended below
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_follow(process, part, lambda one, number=number: note(number, one)))  # type: ignore[misc]
+                for number, (process, part) in enumerate(zip(processes, parts, strict=True))
+            ]
+        return [task.result() for task in tasks]
+    except* (ConfigurationError, StoreUnavailable) as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _follow(process: Process, part: Part, note: Callable[[Note], None]) -> Note:
+    assert process.stdin is not None  # noqa: S101 - both are pipes
+    assert process.stdout is not None  # noqa: S101
+    process.stdin.write(msgspec.json.encode(part))
+    await process.stdin.drain()
+    process.stdin.close()
+    while line := await process.stdout.readline():
+        one = msgspec.json.decode(line, type=Note)
+        if one.error:
+            raise ConfigurationError(one.error)
+        if one.result is not None:
+            return one
+        note(one)
+    raise StoreUnavailable("a process of the replay died; try again, or with --processes 1")
+
+
+def _disjoint(notes: list[Note]) -> bool:
+    """Whether no subject is known to two processes."""
+    seen: set[int] = set()
+    for one in notes:
+        known = set(array("q", one.subjects))
+        if not seen.isdisjoint(known):
+            return False
+        seen |= known
+    return True
