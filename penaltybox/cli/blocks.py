@@ -1,12 +1,13 @@
-"""`penaltybox blocks`: who is denied or challenged right now, read back from Redis."""
+"""`penaltybox blocks [list] | export | import`: who is denied or challenged right now; to files and back."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress as Bar
+from typer.core import TyperGroup
 
 from penaltybox.cli.console import AsJson, err, instant, left, out, print_json, settings, table
 from penaltybox.contracts.errors import ConfigurationError
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     from penaltybox.sinks.blocklist import Block, Progress
 
 
+class ListByDefault(TyperGroup):
+    """`penaltybox blocks ip` is `penaltybox blocks list ip`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts `list` in front of what is no command."""
+        named = args[:1] and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+app = typer.Typer(cls=ListByDefault, help="Who is denied or challenged now; to files and back.")
+
+
+@app.command("list")
 def blocks(
     dimension: Annotated[
         str, typer.Argument(help="Only subjects of this dimension, e.g. ip.", show_default=False)
@@ -35,7 +49,7 @@ def blocks(
     """
     if dimension and not all(DIMENSION.fullmatch(part) for part in dimension.split("+")):
         raise ConfigurationError(f"dimension: got {dimension!r}, wanted for example ip, device, or device+route")
-    found = asyncio.run(_collect(settings(), dimension or None, quiet=as_json))
+    found = asyncio.run(collect(settings(), dimension or None, quiet=as_json))
     found.sort(key=lambda block: (block.kind != "deny", -(block.ttl_ms or 1 << 62), block.subject))
     if as_json:
         for block in found:
@@ -59,7 +73,8 @@ def listing(found: list[Block], limit: int) -> Group:
     return table(title, ["subject", "what", "left", "until", "rung", "rule"], rows, right=["left"])
 
 
-async def _collect(values: Settings, dimension: str | None, *, quiet: bool) -> list[Block]:
+async def collect(values: Settings, dimension: str | None, *, quiet: bool) -> list[Block]:
+    """Every block and challenge, in no order, with a progress bar unless `quiet`."""
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.sinks.blocklist import Blocklist
 

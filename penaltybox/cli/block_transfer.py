@@ -1,0 +1,158 @@
+"""`penaltybox blocks export | import`: blocks to a file, and from one into the ladder of each subject."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress as Bar
+
+from penaltybox.cli.block_files import BlockLine, WrongLine, read_blocks, write_csv, write_lines
+from penaltybox.cli.blocks import collect
+from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, policy_of, print_json, settings, typed_subject
+from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, reason_given
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Command
+from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.listing import subject_text
+from penaltybox.contracts.subjects import DIMENSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.hand import Executed
+    from penaltybox.processors.state import SubjectState
+
+_ERRORS_SHOWN = 20
+
+
+def export(
+    file: Annotated[str, typer.Argument(help="Where to: .csv or .jsonl; else standard output.")] = "",
+    *,
+    dimension: Annotated[str, typer.Option(help="Only subjects of this dimension, e.g. ip.")] = "",
+    lines: Annotated[bool, typer.Option("--jsonl", help="JSON lines, whatever the file is called.")] = False,
+) -> None:
+    """Write who is denied or challenged now into a file: subject, action, until, rung, rule, penalty.
+
+    Times in CSV are UTC, to the second; in JSON milliseconds. Hidden blocks of allowlisted subjects are not in
+    force, so not in it.
+
+        penaltybox blocks export blocks.csv --dimension ip
+    """
+    if dimension and not all(DIMENSION.fullmatch(part) for part in dimension.split("+")):
+        raise ConfigurationError(f"--dimension: got {dimension!r}, wanted for example ip, device, or device+route")
+    found = asyncio.run(collect(settings(), dimension or None, quiet=not file))
+    found.sort(key=lambda block: block.subject)
+    try:
+        with Path(file).open("w", encoding="utf-8", newline="") if file else nullcontext(sys.stdout) as target:
+            if lines or file.endswith((".jsonl", ".json", ".ndjson")):
+                write_lines(target, found)
+            else:
+                write_csv(target, found, lambda until: "permanent" if until is None else instant(until))
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be written: {error}") from error
+    if file:
+        out.print(f"{len(found):,} blocks and challenges are in {file}.", markup=False)
+
+
+def import_(
+    file: Annotated[str, typer.Argument(help="CSV with a header, or JSON lines; as `blocks export` writes them.")],
+    *,
+    reason: Reason,
+    actor: Actor = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    policy_file: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ban every subject of a file, as `ban` would, many at a time: 100,000 in seconds.
+
+    Wanted is a column subject; until (a time, or permanent) and rung are optional. Who is denied for as long already
+    is left alone, so importing a file again changes nothing. Of several lines of a subject the last counts. Lines that
+    are none are told with their numbers, the others are imported; the exit code is 1 then.
+
+        penaltybox blocks import blocks.csv --reason "from the old firewall, ticket 4711" --dry-run
+    """
+    values = settings()
+    policy, who, why = policy_of(policy_file, values), actor_given(actor), reason_given(reason)
+    commands, wrong = _commands(values, policy, Path(file), who, why)
+    written = kept = 0
+    if commands and not dry_run:
+        with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
+            task = bar.add_task("subjects", total=len(commands))
+            written, kept = asyncio.run(
+                _execute(values, policy, commands, lambda done: bar.update(task, completed=done))
+            )
+    if as_json:
+        print_json({"subjects": len(commands), "banned": written, "already": kept,
+                    "wrong": [{"line": one.number, "says": one.says} for one in wrong]})  # fmt: skip
+    else:
+        for one in wrong[:_ERRORS_SHOWN]:
+            err.print(f"{file}:{one.number}: {one.says}", markup=False)
+        if len(wrong) > _ERRORS_SHOWN:
+            err.print(f"… and {len(wrong) - _ERRORS_SHOWN:,} more lines that are no block")
+        done = f"{len(commands):,} subjects would be banned" if dry_run else f"{written:,} subjects are banned"
+        out.print(f"{done}, {kept:,} were for as long already, {len(wrong):,} lines left out.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _commands(
+    values: Settings, policy: Policy, file: Path, actor: str, reason: str
+) -> tuple[list[Command], list[WrongLine]]:
+    at_ms = now_ms()
+    commands: dict[str, Command] = {}
+    wrong: list[WrongLine] = []
+    for line in read_blocks(file, lambda text: typed_subject(subject_text(text), values), at_ms):
+        level = "" if isinstance(line, WrongLine) else _level(policy, line, at_ms)
+        if isinstance(line, WrongLine):
+            wrong.append(line)
+        elif not level:
+            wrong.append(WrongLine(line.number, "permanent, and the policy has no permanent rung: give it an end"))
+        else:
+            commands[line.subject] = Command(
+                id=ulid(at_ms),
+                ts=at_ms,
+                verb="ban",
+                subject=line.subject,
+                actor=actor,
+                reason=reason,
+                level=level,
+                for_ms=None if line.until is None else line.until - at_ms,
+            )
+    return list(commands.values()), wrong
+
+
+def _level(policy: Policy, line: BlockLine, at_ms: int) -> str:
+    """The rung that is named, if it fits; else the shortest that denies for as long, or the longest."""
+    denying = [rung for rung in policy.ladder.rungs if rung.action == "deny"]
+    if line.until is None:
+        return next((rung.name for rung in denying if rung.duration_ms is None), "")
+    named = [rung.name for rung in denying if rung.name == line.rung]
+    long = [rung.name for rung in denying if rung.duration_ms is None or rung.duration_ms >= line.until - at_ms]
+    return [*named, *long, denying[-1].name if denying else ""][0]
+
+
+async def _execute(
+    values: Settings, policy: Policy, commands: list[Command], progress: Callable[[int], object]
+) -> Executed:
+    from penaltybox.processors.hand import execute_all
+
+    async with at_store(values) as store:
+        engine = await engine_at(values, policy, store)
+        return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=progress)
+
+
+def _denied_already(state: SubjectState, command: Command) -> bool:
+    """Whether it is denied at least as long as the command says, give or take a second."""
+    deny = state.real.deny
+    if deny is None or (deny.until is not None and deny.until <= command.ts):
+        return False
+    wanted = None if command.for_ms is None else command.ts + command.for_ms
+    return deny.until is None or (wanted is not None and deny.until >= wanted - 1000)
