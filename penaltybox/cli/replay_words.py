@@ -60,10 +60,9 @@ def headline(report: Report) -> list[str]:
         said.append(f"Of the newly penalised, outcomes call {harmed:,} legitimate.")
     said.append(f"{permanent.new.total:,} would newly be blocked for good, {permanent.gone.total:,} no longer.")
     said.append(f"Requests stopped by a deny: {pair_text(stopped_pair(report))}.")
-    if report.shadow.candidate.total or report.shadow.baseline.total:
-        said.append(
-            f"Shadow rules would penalise {report.shadow.candidate.total:,} more, who are counted nowhere else."
-        )
+    shadow = Pair(baseline=report.shadow.baseline.total, candidate=report.shadow.candidate.total)
+    if shadow.baseline or shadow.candidate:
+        said.append(f"Shadow rules would penalise {pair_text(shadow)} subjects; no other figure counts them.")
     return said
 
 

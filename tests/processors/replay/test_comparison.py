@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -269,3 +270,28 @@ def test_time_is_in_equal_buckets_however_long_it_is() -> None:
     assert sum(times.penalties[CANDIDATE]) == 40
     assert len(times.penalties[CANDIDATE]) == len(times.stopped[BASELINE]) <= 120
     assert times.bucket_ms * len(times.penalties[CANDIDATE]) >= 39 * 24 * HOUR_MS
+
+
+def test_memory_is_flat_in_the_length_of_the_record() -> None:
+    """Twenty thousand more decisions about the same subjects, blocked all the while, add next to nothing."""
+    run = Run()
+
+    def hour(number: int) -> None:
+        for n in range(2_000):
+            subjects = {"user": f"u{n % 50}", "ip": f"203.0.113.{n % 20}"}
+            run.denial(60 * number + n / 40, subjects=subjects, established=True, stopped={BASELINE: hold()})
+            if n % 40 == 0:  # every five minutes or so, which is one long episode
+                run.penalty(BASELINE, f"user:u{n % 50}", 60 * number + n / 40, to="1h")
+        run.outcome("payment_ok", 60 * number, user="u1")
+
+    for number in range(3):
+        hour(number)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(3, 13):
+        hour(number)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert report_of(run.comparison).decisions == 26_000
+    # The timeline and the last decisions of each subject are replaced, not added to.
+    assert grown < 300_000, grown
