@@ -17,14 +17,13 @@ from penaltybox.cli.console import (
     err,
     instant,
     out,
-    policy_of,
     print_json,
     settings,
     table,
     typed_subject,
 )
 from penaltybox.cli.control import opened
-from penaltybox.cli.hand import Actor, Reason, actor_given, end_given, reason_given
+from penaltybox.cli.hand import Actor, Reason, actor_given, end_given, policy_now, reason_given
 from penaltybox.cli.list_changes import change_allowlist
 from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.clock import now_ms
@@ -72,7 +71,7 @@ def add(
     name = entry_name(entry, values, force=force)
     value = Allowed(end, why, who)
     hidden = asyncio.run(
-        change_allowlist(values, policy_of(policy_file, values), {name: value}, (), actor=who, reason=why)
+        change_allowlist(values, policy_now(policy_file, values), {name: value}, (), actor=who, reason=why)
     )
     if as_json:
         print_json({"entry": name, "until": end, "note": why, "actor": who, "hidden": hidden})
@@ -92,7 +91,7 @@ def remove(
     """
     values = settings()
     who, why = actor_given(actor), reason_given(reason)
-    name, policy = entry_name(entry, values, force=True), policy_of(policy_file, values)
+    name, policy = entry_name(entry, values, force=True), policy_now(policy_file, values)
     there = asyncio.run(_allowed(values))
     if name not in there:
         own = any(name in {one.subject, one.cidr} for one in policy.allow)
@@ -111,7 +110,7 @@ def remove(
 def list_(*, policy_file: PolicyFile = None, as_json: AsJson = False) -> None:
     """List the allowlist, the policy's own entries and those added by hand, and the ranges that are banned."""
     values = settings()
-    policy = policy_of(policy_file, values)
+    policy = policy_now(policy_file, values)
     allowed, banned = asyncio.run(_both(values))
     now = now_ms()
     rows = [(one.subject or one.cidr, one.until, one.note, "policy", "") for one in policy.allow]
@@ -144,7 +143,7 @@ def check(subject: _Entry, *, policy_file: PolicyFile = None, as_json: AsJson = 
     """
     values = settings()
     name = typed_subject(subject_text(subject), values)
-    found = asyncio.run(_covering(values, policy_of(policy_file, values), name, as_address(subject) or ""))
+    found = asyncio.run(_covering(values, policy_now(policy_file, values), name, as_address(subject) or ""))
     if as_json:
         allowed = [{"entry": _name(one), "until": one.until, "note": one.note, "from": source}
                    for one, source in found.entries]  # fmt: skip
@@ -193,7 +192,7 @@ def import_(
             task = bar.add_task("entries", total=len(new))
             hidden = asyncio.run(
                 change_allowlist(
-                    values, policy_of(policy_file, values), new, (), actor=who, reason=why,
+                    values, policy_now(policy_file, values), new, (), actor=who, reason=why,
                     progress=lambda done: bar.update(task, completed=done),
                 )
             )  # fmt: skip

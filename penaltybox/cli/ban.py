@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, instant, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, end_given, engine_at, reason_given, shown
+from penaltybox.cli.console import AsJson, PolicyFile, instant, out, print_json, settings, typed_subject
+from penaltybox.cli.hand import (
+    Actor,
+    Reason,
+    actor_given,
+    at_store,
+    end_given,
+    engine_at,
+    policy_now,
+    reason_given,
+    shown,
+)
 from penaltybox.cli.list_changes import ban_range
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
@@ -62,7 +72,7 @@ def ban(
         return
     if challenge:
         raise ConfigurationError("--challenge: wanted a range; a subject is denied by hand, rules ask for challenges")
-    policy, at_ms = policy_of(policy_file, values), now_ms()
+    policy, at_ms = policy_now(policy_file, values), now_ms()
     if level and level not in (rungs := [rung.name for rung in policy.ladder.rungs]):
         raise ConfigurationError(f"--level: got {level!r}, wanted a rung of the policy: {', '.join(rungs)}")
     command = Command(

@@ -13,8 +13,8 @@ from rich.progress import Progress as Bar
 
 from penaltybox.cli.block_files import BlockLine, WrongLine, read_blocks, write_csv, write_lines
 from penaltybox.cli.blocks import collect
-from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, reason_given
+from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, print_json, settings, typed_subject
+from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, policy_now, reason_given
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command
@@ -80,7 +80,7 @@ def import_(
         penaltybox blocks import blocks.csv --reason "from the old firewall, ticket 4711" --dry-run
     """
     values = settings()
-    policy, who, why = policy_of(policy_file, values), actor_given(actor), reason_given(reason)
+    policy, who, why = policy_now(policy_file, values), actor_given(actor), reason_given(reason)
     commands, wrong = _commands(values, policy, Path(file), who, why)
     written = kept = 0
     if commands and not dry_run:

@@ -10,9 +10,11 @@ import typer
 
 from penaltybox.cli import (
     allow,
+    audit,
     ban,
     block_transfer,
     blocks,
+    dead_letters,
     demo,
     doctor,
     explain,
@@ -65,6 +67,8 @@ app.command("grant", rich_help_panel=_LOOK)(grant.grant)
 app.add_typer(quota.app, name="quota", rich_help_panel=_LOOK)
 app.command("keys", rich_help_panel=_LOOK)(keys.keys)
 app.command("clean", rich_help_panel=_LOOK)(keys.clean)
+app.command("audit", rich_help_panel=_LOOK)(audit.audit)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_LOOK)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)
 app.command("resume", rich_help_panel=_LOOK)(pauses.resume)
 

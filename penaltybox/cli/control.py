@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penaltybox.links.exchange import Command, Link
     from penaltybox.sinks.untold import Untold
 
-    Kind = Literal["policy", "allow", "cidr", "pause", "resume", "override"]
+    Kind = Literal["policy", "allow", "cidr", "pause", "resume", "override", "retry", "forget"]
 KAFKA_S: Final = 5.0
 """A command does not wait longer for Kafka: a worker tells it."""
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, reason_given, shown
+from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command
@@ -34,7 +34,7 @@ def grant(
         penaltybox grant user:10086 --points 10 --reason "partner, contract 4711"
     """
     values, at_ms = settings(), now_ms()
-    policy = policy_of(policy_file, values)
+    policy = policy_now(policy_file, values)
     name = typed_subject(subject, values)
     if name.partition(":")[0] not in _TRUSTED:
         raise ConfigurationError(f"subject: got {name}, wanted a user, device or api_key; others earn no trust")

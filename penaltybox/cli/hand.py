@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penaltybox.cli.console import settings
+from penaltybox.cli.console import policy_of, settings
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import LONGEST_MS, parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
@@ -17,6 +18,7 @@ from penaltybox.processors.replay.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from penaltybox.contracts.events import Command, Penalty
     from penaltybox.contracts.policy import Policy
@@ -90,6 +92,25 @@ def end_given(for_: str, until: str) -> int | None:
 def shown(penalty: Penalty) -> dict[str, object]:
     """A step as JSON."""
     return {"id": penalty.id, "from": penalty.from_, "to": penalty.to, "action": penalty.action, "ts": penalty.ts}
+
+
+def policy_now(path: Path | None, values: Settings) -> Policy:
+    """The policy that ``--policy`` names; else the one in force, which Redis has; else the settings' file."""
+    if path is not None:
+        return policy_of(path, values)
+    return asyncio.run(_in_force(values)) or policy_of(None, values)
+
+
+async def _in_force(values: Settings) -> Policy | None:
+    from penaltybox.links.connections import endpoint_of, open_link
+    from penaltybox.links.policies import read_in_force
+
+    link = open_link(endpoint_of(values))
+    try:
+        found = await read_in_force(link, values.redis_prefix)
+    finally:
+        await link.close()
+    return found.policy if found is not None else None
 
 
 @asynccontextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, reason_given, shown
+from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
@@ -29,7 +29,7 @@ def pardon(
         actor=actor_given(actor),
         reason=reason_given(reason),
     )
-    written = asyncio.run(execute(values, policy_of(policy_file, values), command))
+    written = asyncio.run(execute(values, policy_now(policy_file, values), command))
     if as_json:
         print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
         return

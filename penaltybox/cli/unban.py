@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, reason_given, shown
+from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
 from penaltybox.cli.list_changes import unban_range
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
@@ -57,7 +57,7 @@ def unban(
         keep_level=keep_level,
         grace_ms=parse_duration(grace, "--grace") if grace else 0,
     )
-    written = asyncio.run(execute(values, policy_of(policy_file, values), command))
+    written = asyncio.run(execute(values, policy_now(policy_file, values), command))
     if as_json:
         print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
         return

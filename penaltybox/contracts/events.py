@@ -157,7 +157,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Id
     ts: Millis
     key: str
-    kind: Literal["policy", "policy_in_use", "allow", "cidr", "pause", "resume", "grant", "override", "restore"]
+    kind: Literal[
+        "policy", "policy_in_use", "allow", "cidr", "pause", "resume", "grant", "override", "restore", "retry", "forget"
+    ]
     value: str = ""
     actor: str = ""
     reason: str = ""

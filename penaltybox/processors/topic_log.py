@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 POLL_MS = 500
 
 
-async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Any]:
+async def read_topic(settings: Settings, topic: str, newest: int | None = None) -> AsyncIterator[Any]:
     """Records in the order of each partition; nothing when there is no such topic.
+
+    Args:
+        settings: where Kafka is.
+        topic: its name.
+        newest: about so many from the end of each partition, not fewer; all when None.
 
     Raises:
         KafkaError: the broker cannot be reached.
@@ -39,6 +44,9 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Any]:
             return
         consumer.assign(list(ends))
         await consumer.seek_to_beginning(*ends)
+        if newest is not None:
+            for tp, first in (await consumer.beginning_offsets(list(ends))).items():
+                consumer.seek(tp, max(first, ends[tp] - newest))
         beginning = set(ends)
         while ends:
             fetched = await consumer.getmany(timeout_ms=POLL_MS)

@@ -13,9 +13,12 @@ import msgspec
 import pytest
 
 from penaltybox.cli.fleet import environment_of
-from penaltybox.contracts.events import Control, Penalty
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.events import Control, DeadLetter, Penalty, encode
 from penaltybox.contracts.topics import Topics
+from penaltybox.processors.announcements import Message, kafka_sender
 from penaltybox.processors.topic_log import read_topic
+from tests.processors.worker_driver import denial
 from tests.stack.test_command_line import ROOT
 from tests.stack.test_restore import block, deny, opened, running, stack
 from tests.waiting import wait_until
@@ -153,3 +156,53 @@ async def test_a_restore_brings_the_lists_back(stack: Settings) -> None:
         ]  # fmt: skip
         assert await block(store, "u1") is None
         assert (await store.read(["user:u1"]))[0]
+
+
+async def test_the_audit_lists_who_did_what(stack: Settings) -> None:
+    """Steps, lists and pauses, from the topics; what waits for Kafka is there too, and marked."""
+    async with opened(stack) as store:
+        await store.join_generation()
+        await command(stack, "ban", "user:u1", *WHY, kafka="127.0.0.1:1")
+        listed = await command(stack, "allow", "add", "user:u2", *WHY, kafka="127.0.0.1:1")
+        assert "user:u2 is allowlisted" in listed
+        deeds = [json.loads(line) for line in (await command(stack, "audit", "--json")).splitlines()]
+        assert [(one["what"], one["about"], one["told"]) for one in deeds] == [
+            ("allow add", "user:u2", False), ("ban", "user:u1", False)
+        ]  # fmt: skip
+        async with running(stack):
+            await wait_until(lambda: penalties(stack), deadline_s=30)
+        await command(stack, "unban", "user:u1", "--reason", "appeal", "--actor", "bob")
+        await command(stack, "pause", "a test", "--actor", "bob")
+        deeds = [json.loads(line) for line in (await command(stack, "audit", "--json")).splitlines()]
+        assert [(one["what"], one["actor"], one["told"]) for one in deeds] == [
+            ("pause", "bob", True), ("unban", "bob", False), ("allow add", "alice", True), ("ban", "alice", True)
+        ]  # fmt: skip
+        assert "appeal" in await command(stack, "audit", "--actor", "bob", "--about", "user:u1")
+
+
+async def test_dead_letters_are_shown_and_tried_again(stack: Settings) -> None:
+    """Bytes are escaped; what still cannot be judged stays; what can be is sent, and leads to its block once."""
+    topics = Topics.named(stack.topic_prefix)
+    raw = [encode(denial(number, user="u1", at=now_ms())) for number in range(3)]
+    about: dict[str, Any] = {"reason": "bad_ip", "partition": 0, "offset": 7}
+    letters = [
+        DeadLetter(ts=now_ms() + number, detail="d", topic=topics.decisions, raw=one, **about)
+        for number, one in enumerate([*raw, raw[0], b"\x1b[31mnonsense\xff"])
+    ]
+    letters.append(DeadLetter(ts=1, detail="\x1b[2J", topic=topics.control, raw=b"{}", **about))
+    sender = kafka_sender(stack)
+    await sender.start()
+    await sender.send([Message(topics.dead_letters, None, encode(one)) for one in letters])
+    await sender.stop()
+    shown = await command(stack, "dead-letters", "show", "--limit", "100")
+    assert "\x1b" not in shown
+    assert "\\x1b[31mnonsense\\xff" in shown
+    assert len((await command(stack, "dead-letters", "show", "--limit", "2", "--json")).splitlines()) == 2
+    told = json.loads(await command(stack, "dead-letters", "retry", "--because", "bad_ip", "--dry-run", "--json", *WHY))
+    assert told == {"sent": 0, "would_send": 4, "left_out": 2}
+    async with opened(stack) as store, running(stack):
+        told = json.loads(await command(stack, "dead-letters", "retry", "--all", "--yes", "--json", *WHY))
+        assert told == {"sent": 4, "would_send": 4, "left_out": 2}
+        await wait_until(lambda: block(store, "u1"), deadline_s=30)
+        assert len([one for one in await penalties(stack) if one.subject == "user:u1"]) <= 1
+    assert "dead-letters retry" in await command(stack, "audit")
