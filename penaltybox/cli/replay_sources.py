@@ -55,6 +55,11 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Readin
             f"--source {source}: there is no such file. Wanted kafka, clickhouse, combined:FILE, or a file of "
             "decisions (JSON lines, also .gz and .zst; Parquet)."
         )
+    with path.open("rb") as file:
+        if file.read(4) == _PARQUET:
+            from penaltybox.processors.replay.sources.parquet import Parquet
+
+            return Parquet(path, canonicaliser, window)
     from penaltybox.processors.replay.sources.lines import Lines
 
     return Lines(path, canonicaliser, window)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.visibility import Kind, Plan
 
 _NEVER: Final = -(1 << 62)
+_MOST_PROOFS: Final = 200_000
 
 
 class Course(Protocol):
@@ -119,6 +120,7 @@ class World:
         self._blocked: dict[str, tuple[Hold, int]] = {}
         self._proofs: dict[str, dict[int, _Tie]] = {}
         """Subject -> what relies on it to stay as it is."""
+        self._proved = 0
 
     @property
     def versions(self) -> list[str]:
@@ -233,8 +235,19 @@ class World:
             last = state.real.sets.get(plan.key, NOTHING).get(names[plan.value].hash, _NEVER)
             until = min(until, max(state.quiet_until, last + plan.granule_ms))
         tie.quick, tie.until = quick, until
+        self._proved += 1
+        if self._proved > _MOST_PROOFS:
+            self._doubt_all()
         for plan in quick:
             self._proofs.setdefault(names[plan.place].text, {})[id(tie)] = tie
+
+    def _doubt_all(self) -> None:
+        """Names are forgotten and made anew when there are many, and what relied on them must not pile up."""
+        for ties in self._proofs.values():
+            for tie in ties.values():
+                tie.until = _NEVER
+        self._proofs.clear()
+        self._proved = 0
 
     def _doubt(self, subject: str) -> None:
         """Something changed about a subject: what was proved from it must be proved again."""
