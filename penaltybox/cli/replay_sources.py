@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KAFKA: Final = "kafka"
 COMBINED: Final = "combined:"
+CLICKHOUSE: Final = "clickhouse"
 _PARQUET: Final = b"PAR1"
 
 
@@ -49,6 +50,11 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Readin
 
         log = source.removeprefix(COMBINED)
         return LogSource(log, job.candidate, canonicaliser, window, job.scenarios or {"": "web"})
+    if source == CLICKHOUSE:
+        from penaltybox.processors.replay.sources.clickhouse import StoredEvents
+        from penaltybox.sinks.clickhouse.client import ClickHouse
+
+        return StoredEvents(ClickHouse.of(job.settings), canonicaliser, window)
     path = Path(source)
     if not path.is_file():
         raise ConfigurationError(
