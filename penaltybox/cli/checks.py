@@ -36,7 +36,8 @@ def check_policy(values: Settings) -> list[Finding]:
     except ConfigurationError as error:
         return [Finding("policy", "wrong", str(error), "correct the file, or PENALTYBOX_POLICY")]
     where = values.policy or "the default policy"
-    return [Finding("policy", "ok", f"{where}, version {policy.version}, {len(policy.rules)} rules")]
+    says = f"{where}, version {policy.version}, {len(policy.rules)} rules; in force where Redis has none"
+    return [Finding("policy", "ok", says)]
 
 
 async def check_kafka(values: Settings) -> list[Finding]:
@@ -95,6 +96,7 @@ async def check_redis(values: Settings) -> list[Finding]:
         for node in await store.link.nodes():
             found += await _redis_node(node)
         generation, paused = await store.generation(), await store.pause_reason()
+        found += await _policy_in_force(store.link, values.redis_prefix)
     except PenaltyboxError as error:
         return [Finding("redis", "wrong", str(error), "check PENALTYBOX_REDIS_URL and its user's rights")]
     finally:
@@ -106,6 +108,21 @@ async def check_redis(values: Settings) -> list[Finding]:
     if paused:
         found.append(Finding("redis", "warning", f"new blocks are paused: {paused}", "penaltybox resume"))
     return found
+
+
+async def _policy_in_force(link: Link, prefix: str) -> list[Finding]:
+    from penaltybox.links.policies import read_in_force
+
+    try:
+        found = await read_in_force(link, prefix)
+    except ConfigurationError as error:
+        says = "running workers keep what they have; penaltybox policy apply puts a good one in force"
+        return [Finding("policy", "wrong", str(error), says)]
+    if found is None:
+        return []
+    switch, rules = found.switch, len(found.policy.rules)
+    says = f"in force: version {switch.version} from Redis, {rules} rules, by {switch.actor}: {switch.reason}"
+    return [Finding("policy", "ok", says)]
 
 
 async def _redis_node(node: Link) -> list[Finding]:

@@ -23,6 +23,7 @@ from penaltybox.cli import (
     keys,
     pardon,
     pauses,
+    policy,
     quota,
     replay,
     restore,
@@ -48,10 +49,12 @@ app = typer.Typer(
     add_completion=False,
 )
 _TRY, _RUN, _LOOK = "Try", "Run", "Look and act"
+_RULES = "Rules"
 
 app.command("demo", rich_help_panel=_TRY)(demo.demo)
 app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
 app.command("replay", rich_help_panel=_TRY)(replay.replay)
+app.add_typer(policy.app, name="policy", rich_help_panel=_RULES)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)

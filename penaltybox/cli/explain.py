@@ -14,12 +14,12 @@ from penaltybox.cli.console import (
     instant,
     left,
     out,
-    policy_of,
     print_json,
     settings,
     table,
     typed_subject,
 )
+from penaltybox.cli.hand import policy_now
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import StoreUnavailable
 
@@ -61,8 +61,8 @@ def explain(
     from penaltybox.cli.explanation import explain_state
 
     values = settings()
-    policy = policy_of(policy_file, values)
     name = typed_subject(subject, values)
+    policy = policy_now(policy_file, values)
     state = asyncio.run(_read(values, name))
     explanation = explain_state(state, name, policy, now_ms())
     history, missing = _history(values, name, policy)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, policy_of, print_json, settings, table, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, table, typed_subject
 from penaltybox.cli.control import control, opened, tell
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, reason_given
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, policy_now, reason_given
 from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show(subject: Subject, *, policy_file: PolicyFile = None, as_json: AsJson = 
         penaltybox quota show user:10086
     """
     values = settings()
-    policy, name = policy_of(policy_file, values), _customer(subject, values)
+    name, policy = _customer(subject, values), policy_now(policy_file, values)
     plan = asyncio.run(_read(values, name))
     rows = [_in_force(path, limit, plan, policy) for path, limit in _limits(policy).items()]
     if as_json:
@@ -69,7 +69,7 @@ def set_(
     penaltybox quota set user:10086 --limit coupon_claim/user:daily=50 --reason "campaign, ticket 4711"
     """
     values = settings()
-    policy, name = policy_of(policy_file, values), _customer(subject, values)
+    name, policy = _customer(subject, values), policy_now(policy_file, values)
     own = dict(_own_limit(text, policy) for text in limit or ())
     if plan and plan not in policy.plans:
         raise ConfigurationError(

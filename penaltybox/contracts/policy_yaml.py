@@ -138,7 +138,8 @@ class Node:
         """This value as one of the choices."""
         if self.value not in choices:
             raise self.error(self.value, f"one of {', '.join(choices)}")
-        return str(self.value)
+        # Our own object, not an equal one: what is a default must be seen to be one, or the version would differ.
+        return choices[choices.index(self.value)]
 
     def dimensions(self, text: str) -> str:
         """Checks a dimension or a combination such as ``device+route``."""

@@ -34,8 +34,8 @@ async def read_topic(settings: Settings, topic: str, newest: int | None = None) 
     consumer = AIOKafkaConsumer(
         **Connection.of(settings).client_options(), enable_auto_commit=False, auto_offset_reset="earliest"
     )
-    await consumer.start()
     try:
+        await consumer.start()
         await consumer._client.force_metadata_update()  # noqa: SLF001 - as `partitions_for_topic` asks of its caller
         numbers = consumer.partitions_for_topic(topic) or await _partitions(consumer, topic)
         partitions = [TopicPartition(topic, number) for number in sorted(numbers)]

@@ -117,8 +117,8 @@ class TopicSource:
             auto_offset_reset=reset,
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
-        await consumer.start()
         try:
+            await consumer.start()
             yield consumer
         finally:
             await consumer.stop()

@@ -1,0 +1,155 @@
+"""`penaltybox policy apply | rollback`: what changes the policy in force."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penaltybox.cli.console import AsJson, err, out, print_json, settings
+from penaltybox.cli.control import opened, tell
+from penaltybox.cli.hand import Actor, Reason, actor_given, reason_given
+from penaltybox.cli.policy_findings import warnings
+from penaltybox.cli.policy_source import in_force, read_file, stored_version
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.policy_changes import changes
+from penaltybox.contracts.policy_versions import StoredPolicy, Switch
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.settings import Settings
+
+_REFUSED = 3
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(help="The policy file.")],
+    *,
+    reason: Reason,
+    actor: Actor = "",
+    replay: Annotated[bool, typer.Option(help="Try it on recorded traffic first.")] = True,
+    last: Annotated[str, typer.Option(metavar="DURATION", help="How much of the topics to try it on.")] = "6h",
+    source: Annotated[
+        str, typer.Option(metavar="kafka|FILE", help="Recorded traffic, as replay takes it; of a file all of it.")
+    ] = "kafka",
+    most: Annotated[
+        float, typer.Option(min=0, max=100, help="Refuse if more percent of the subjects of a dimension were denied.")
+    ] = 10,
+    force: Annotated[bool, typer.Option("--force", help="Apply it even so.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a policy file in force: everywhere, within a second, without a restart.
+
+    It is checked, compared with the one in force, and tried on the traffic of the last hours; if that would have denied
+    more than a share of all users, devices or addresses, it is refused (exit code 3). Then it asks. Version, actor and
+    reason stand in the history and in the control topic, also when Kafka is away for a while.
+
+        penaltybox policy apply policy.yaml --reason "stuffing of last night, ticket 4711"
+    """
+    from penaltybox.cli.policy import show_changes
+    from penaltybox.cli.policy_trial import shown_trial, trial_of
+
+    values, who, why = settings(), actor_given(actor), reason_given(reason)
+    new, current = read_file(file, values), in_force(values)
+    found = changes(current.policy, new.policy) if current is not None else []
+    if current is not None and not found:
+        _nothing_to_do(current.switch.version, as_json=as_json)
+        return
+    warned = warnings(new.policy, now_ms())
+    if not as_json:
+        out.print(f"{new.name}, version {new.policy.version}", markup=False)
+        show_changes(found) if current is not None else out.print("  No policy was applied before it.")
+        for one in warned:
+            out.print(f"  [yellow]warning[/yellow] {one.where}: ", end="")
+            out.print(one.says, markup=False)
+    trial = (
+        trial_of(values, new.policy, current, source=source, last=last, most=most, quiet=as_json) if replay else None
+    )
+    if trial is not None and not as_json:
+        shown_trial(trial)
+    if trial is not None and trial.refused and not force:
+        if as_json:
+            print_json(
+                {"applied": False, "version": new.policy.version, "refused": trial.refused, "trial": trial.shares}
+            )
+        err.print(f"Not applied: {trial.refused} --force applies it even so.", markup=False)
+        raise typer.Exit(_REFUSED)
+    if not yes:
+        typer.confirm(f"Put version {new.policy.version} in force?", abort=True, err=True)
+    stored = StoredPolicy(version=new.policy.version, text=new.text, name=file.name, actor=who, reason=why, ts=now_ms())
+    told = asyncio.run(_put(values, stored, Switch(version=stored.version, ts=stored.ts, actor=who, reason=why)))
+    if as_json:
+        shares = trial.shares if trial is not None else None
+        print_json({"applied": True, "version": stored.version, "before": current and current.switch.version,
+                    "changes": found, "warnings": warned, "trial": shares, "told": told})  # fmt: skip
+        return
+    before = f" Before it: {current.switch.version}; penaltybox policy rollback goes back." if current else ""
+    out.print(f"Version {stored.version} is in force, by {who}: {why}.{before}", markup=False)
+
+
+def _nothing_to_do(version: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"applied": False, "version": version, "changes": []})
+    else:
+        out.print(f"Version {version} is in force already: nothing to do.", markup=False)
+
+
+def rollback(
+    version: Annotated[
+        str, typer.Argument(help="A version of the history; else the one before the current.", show_default=False)
+    ] = "",
+    *,
+    reason: Reason,
+    actor: Actor = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put an earlier version in force again, at once and without a replay.
+
+    Who was blocked meanwhile stays blocked: penaltybox blocks lists them, unban lifts.
+
+        penaltybox policy rollback --reason "the new rule hits an office"
+    """
+    values, who, why = settings(), actor_given(actor), reason_given(reason)
+    now_version, wanted = asyncio.run(_before(values))
+    wanted = version or wanted
+    if not wanted:
+        raise ConfigurationError(
+            "policy rollback: there is no version before the one in force; apply a file, or name a version"
+        )
+    stored = stored_version(wanted, values)
+    stored.policy()  # what this release cannot use is not put in force
+    if wanted == now_version:
+        _nothing_to_do(wanted, as_json=as_json)
+        return
+    if not yes:
+        typer.confirm(f"Put version {wanted} in force again, instead of {now_version or 'none'}?", abort=True, err=True)
+    switch = Switch(version=wanted, ts=now_ms(), actor=who, reason=why, verb="rollback")
+    told = asyncio.run(_put(values, stored, switch))
+    if as_json:
+        print_json({"applied": True, "version": wanted, "before": now_version, "told": told})
+    else:
+        out.print(f"Version {wanted} is in force again, by {who}: {why}.", markup=False)
+
+
+async def _before(values: Settings) -> tuple[str, str]:
+    """The version in force, and the last other one; empty where there is none."""
+    from penaltybox.sinks.policy_versions import history
+
+    async with opened(values) as (link, _):
+        versions = [switch.version for switch in await history(link, values.redis_prefix)]
+    current = versions[-1] if versions else ""
+    return current, next((one for one in reversed(versions) if one != current), "")
+
+
+async def _put(values: Settings, stored: StoredPolicy, switch: Switch) -> bool:
+    """Puts it in force; whether the control topic knows already."""
+    from penaltybox.sinks.policy_versions import put_in_force
+
+    async with opened(values) as (_, untold):
+        await put_in_force(untold, stored, switch)
+        return await tell(values, untold)

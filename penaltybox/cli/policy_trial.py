@@ -1,0 +1,145 @@
+"""A policy tried on recorded traffic before it is put in force: what it changes, and whether it denies too many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from penaltybox.cli.console import kafka_errors, out
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.subjects import leading_part
+from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penaltybox.contracts.events import Decision, Hold, Outcome, Penalty
+    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.settings import Settings
+    from penaltybox.contracts.subjects import Names
+    from penaltybox.links.policies import InForce
+    from penaltybox.processors.replay.loop import Result
+    from penaltybox.processors.replay.observer import Observer, Side
+
+FEW: Final = 5
+"""Fewer denied subjects than this are no crowd, whatever their share."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Of one dimension: subjects seen, and how many of them each policy would have denied."""
+
+    dimension: str
+    seen: int
+    denied: int
+    denied_before: int
+
+    @property
+    def percent(self) -> float:
+        """Denied by the new policy, of those seen."""
+        return 100 * self.denied / self.seen if self.seen else 0.0
+
+
+class Trial(NamedTuple):
+    """What a trial found; `refused` is a sentence if too many would be denied."""
+
+    result: Result
+    shares: list[Share]
+    refused: str
+
+
+class Census:
+    """Counts the subjects seen and denied, per dimension; hands all it hears on to a comparison, if there is one."""
+
+    def __init__(self, inner: Observer | None = None) -> None:
+        self._inner = inner
+        self._seen: dict[str, set[str]] = {}
+        self._denied: dict[Side, dict[str, set[str]]] = {BASELINE: {}, CANDIDATE: {}}
+
+    def decision(self, decision: Decision, names: Names, stopped: Mapping[Side, Hold | None], counted: bool) -> None:
+        """See `Observer`."""
+        if self._inner is not None:
+            self._inner.decision(decision, names, stopped, counted)
+        if counted:
+            for name in names:
+                self._seen.setdefault(name.text.partition(":")[0], set()).add(name.text)
+
+    def penalty(self, side: Side, penalty: Penalty, counted: bool) -> None:
+        """See `Observer`."""
+        if self._inner is not None:
+            self._inner.penalty(side, penalty, counted)
+        if counted and penalty.action == "deny" and not penalty.shadow and penalty.origin == "rule":
+            dimension = leading_part(penalty.subject.partition(":")[0])
+            self._denied[side].setdefault(dimension, set()).add(penalty.subject)
+
+    def outcome(self, outcome: Outcome, counted: bool) -> None:
+        """See `Observer`."""
+        if self._inner is not None:
+            self._inner.outcome(outcome, counted)
+
+    def shares(self) -> list[Share]:
+        """Per dimension, those with most denied first."""
+        new, old = self._denied[CANDIDATE], self._denied[BASELINE]
+        found = [Share(on, len(seen), len(new.get(on, ())), len(old.get(on, ()))) for on, seen in self._seen.items()]
+        return sorted(found, key=lambda share: -share.percent)
+
+
+def trial_of(
+    values: Settings,
+    candidate: Policy,
+    current: InForce | None,
+    *,
+    source: str,
+    last: str,
+    most: float,
+    quiet: bool,
+) -> Trial:
+    """Replay recorded traffic under both policies.
+
+    Raises:
+        ConfigurationError: it cannot be replayed; the message says how to do without.
+    """
+    from penaltybox.cli.replay import progress
+    from penaltybox.cli.replay_diff import finish, make_diff
+    from penaltybox.cli.replay_job import Job, run_job
+
+    since = now_ms() - parse_duration(last, "--last") if source == "kafka" else None
+    baseline = current.policy if current is not None else None
+    job = Job(settings=values, candidate=candidate, baseline=baseline, source=source, from_ms=since)
+    diff = make_diff(job)
+    census = Census(diff.comparison if diff is not None else None)
+    try:
+        with kafka_errors(values), progress(quiet=quiet) as report:
+            result = asyncio.run(run_job(job, report=report, observer=census))
+    except (ConfigurationError, StoreUnavailable) as error:
+        raise ConfigurationError(
+            f"policy apply: it could not be tried on recorded traffic: {error} --no-replay applies it without."
+        ) from error
+    if not quiet:
+        finish(result, diff, as_json=False)
+    shares = census.shares()
+    return Trial(result, shares, _refusal(shares, most))
+
+
+def _refusal(shares: list[Share], most: float) -> str:
+    for one in shares:
+        if one.percent > most and one.denied >= FEW and one.denied > one.denied_before:
+            return (
+                f"it would have denied {one.denied:,} of {one.seen:,} subjects of the dimension {one.dimension} "
+                f"({one.percent:.1f} %; {one.denied_before:,} under the policy in force), and --most allows {most:g} %."
+            )
+    return ""
+
+
+def shown_trial(trial: Trial) -> None:
+    """The shares, for people."""
+    if not trial.result.decisions:
+        out.print("There was no traffic to try it on.")
+        return
+    for one in trial.shares:
+        if one.denied or one.denied_before:
+            said = f"{one.denied:,} of {one.seen:,} ({one.percent:.1f} %), before it {one.denied_before:,}"
+            out.print(f"  denied of {one.dimension}: {said}", markup=False)
