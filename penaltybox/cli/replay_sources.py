@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KAFKA: Final = "kafka"
 COMBINED: Final = "combined:"
+CLICKHOUSE: Final = "clickhouse"
 _PARQUET: Final = b"PAR1"
 
 
@@ -49,12 +50,22 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Readin
 
         log = source.removeprefix(COMBINED)
         return LogSource(log, job.candidate, canonicaliser, window, job.scenarios or {"": "web"})
+    if source == CLICKHOUSE:
+        from penaltybox.processors.replay.sources.clickhouse import StoredEvents
+        from penaltybox.sinks.clickhouse.client import ClickHouse
+
+        return StoredEvents(ClickHouse.of(job.settings), canonicaliser, window)
     path = Path(source)
     if not path.is_file():
         raise ConfigurationError(
             f"--source {source}: there is no such file. Wanted kafka, clickhouse, combined:FILE, or a file of "
             "decisions (JSON lines, also .gz and .zst; Parquet)."
         )
+    with path.open("rb") as file:
+        if file.read(4) == _PARQUET:
+            from penaltybox.processors.replay.sources.parquet import Parquet
+
+            return Parquet(path, canonicaliser, window)
     from penaltybox.processors.replay.sources.lines import Lines
 
     return Lines(path, canonicaliser, window)

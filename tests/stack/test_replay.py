@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from penaltybox.cli import replay_parts
 from penaltybox.cli.replay_job import Job, run_job
@@ -186,3 +188,49 @@ async def test_subjects_that_meet_late(
     result = await run_shared(Job(settings, HOUSEHOLDS, processes=2))
     assert (result.processes, result.decisions) == (1, 3000)
     assert any("met in several partitions, so all was done again" in remark for remark in result.remarks)
+
+
+@pytest.mark.apache_kafka
+async def test_transactions_and_deleted_records(broker: Any, fresh_prefix: str) -> None:
+    """The marker of a transaction may stand at the end, and the beginning may be deleted: both are told and handled."""
+    settings = await made(broker, fresh_prefix)
+    topic = Topics.named(fresh_prefix).decisions
+    events = households(900)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka, transactional_id=fresh_prefix)
+    await producer.start()
+    try:
+        for start in range(0, 900, 300):
+            async with producer.transaction():
+                for event in events[start : start + 300]:
+                    await producer.send(topic, encode(event), partition=0)
+    finally:
+        await producer.stop()
+    result = await replayed(settings)
+    assert (result.decisions, result.remarks) == (900, [])
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(500)})
+    finally:
+        await admin.close()
+    rest = await replayed(settings)
+    assert rest.decisions == 401  # one offset of those before was a marker
+    assert any("first 500 offsets" in remark and "deleted already" in remark for remark in rest.remarks)
+    later = await replayed(settings, from_ms=now_ms() - 60_000)
+    assert later.decisions == 401
+    assert any("Records before" in remark and "deleted already" in remark for remark in later.remarks)
+
+
+@pytest.mark.apache_kafka
+async def test_an_emptied_topic(broker: Any, fresh_prefix: str) -> None:
+    """A topic whose records are all deleted has nothing to replay, and the sentence says that they were deleted."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, households(300))
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(Topics.named(fresh_prefix).decisions, 0): RecordsToDelete(300)})
+    finally:
+        await admin.close()
+    with pytest.raises(ConfigurationError, match=r"nothing to replay .*300 offsets .* deleted already"):
+        await replayed(settings)

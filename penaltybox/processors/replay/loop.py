@@ -271,6 +271,8 @@ def _nothing(reading: Reading, counts: _Counts) -> str:
             f"{reading.title}: none of its {refused:,} records can be judged; {reading.refused.first}. "
             "Wanted decisions as docs/events.md describes them."
         )
+    remarks = "".join(f" {remark}" for remark in reading.remarks)
     return (
-        f"{reading.title}: there is nothing to replay between --from and --to. Choose another range, or another source."
+        f"{reading.title}: there is nothing to replay between --from and --to.{remarks} Choose another range, or "
+        "another source."
     )

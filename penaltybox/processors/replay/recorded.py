@@ -187,6 +187,7 @@ class Switching:
         markers: Iterable[Marker],
         places: Callable[[], Sequence[tuple[str, int]]],
     ) -> None:
+        self.policies = [engine.policy for engine in engines.values()]
         self._engines = engines
         self._markers = list(markers)
         self._places = places

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 from penaltybox.contracts.events import Command, Decision
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
-from penaltybox.processors.replay.records import EVENT
+from penaltybox.processors.replay.oblivion import SLACK_MS, Horizons, matters_until
+from penaltybox.processors.replay.records import CLOCK, EVENT
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
 if TYPE_CHECKING:
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.events import Hold, Outcome, Penalty
+    from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.records import Entry
     from penaltybox.processors.visibility import Kind, Plan
 
 _NEVER: Final = -(1 << 62)
+_MOST_PROOFS: Final = 200_000
+_GONE: Final = -1
+"""Number of a state that was forgotten."""
+SWEEP_AT: Final = 300_000
+"""So many subjects are looked through for those that can be forgotten; then when there are twice as many as stayed."""
 
 
 class Course(Protocol):
@@ -27,6 +34,7 @@ class Course(Protocol):
 
     versions: list[str]
     """Of all policies, as they came into force."""
+    policies: list[Policy]
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[tuple[Engine, Sequence[Entry]]]:
         """Entries in their order, cut where the policy changes."""
@@ -62,6 +70,7 @@ class Steady:
 
     def __init__(self, engine: Engine) -> None:
         self.versions = [engine.version]
+        self.policies = [engine.policy]
         self._engine = engine
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[tuple[Engine, Sequence[Entry]]]:
@@ -119,6 +128,8 @@ class World:
         self._blocked: dict[str, tuple[Hold, int]] = {}
         self._proofs: dict[str, dict[int, _Tie]] = {}
         """Subject -> what relies on it to stay as it is."""
+        self._proved = 0
+        self._sweep_at = SWEEP_AT
 
     @property
     def versions(self) -> list[str]:
@@ -135,7 +146,21 @@ class World:
             else:
                 self._decide_and_run(self.limiter, engine, run, position, stepped)
             position += len(run)
+        if len(self.states) > self._sweep_at:
+            self._sweep(entries[-1][CLOCK])
         return stepped
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget subjects of which nothing can matter any more."""
+        horizons = Horizons.of(self._course.policies)
+        before = now_ms - SLACK_MS
+        gone = [one for one, state in self.states.items() if matters_until(state, horizons) < before]
+        for subject in gone:
+            self.states.pop(subject).number = _GONE  # names may still hint at it
+            self._blocked.pop(subject, None)
+            if subject in self._proofs:
+                self._doubt(subject)
+        self._sweep_at = max(SWEEP_AT, 2 * len(self.states))
 
     def _decide_and_run(
         self, limiter: Relimiting, engine: Engine, entries: Sequence[Entry], position: int, stepped: Stepped
@@ -199,7 +224,7 @@ class World:
             for plan in plans:
                 if plan.place >= 0:
                     state = states[plan.place]
-                    if state is None:
+                    if state is None or state.number == _GONE:
                         state = states[plan.place] = find(names[plan.place].text)
                 else:
                     subject = engine.combination(plan, event)
@@ -228,13 +253,24 @@ class World:
         until = FOREVER
         for plan in quick:
             state = tie.states[plan.place]
-            if state is None:
+            if state is None or state.number == _GONE:
                 return
             last = state.real.sets.get(plan.key, NOTHING).get(names[plan.value].hash, _NEVER)
             until = min(until, max(state.quiet_until, last + plan.granule_ms))
         tie.quick, tie.until = quick, until
+        self._proved += 1
+        if self._proved > _MOST_PROOFS:
+            self._doubt_all()
         for plan in quick:
             self._proofs.setdefault(names[plan.place].text, {})[id(tie)] = tie
+
+    def _doubt_all(self) -> None:
+        """Names are forgotten and made anew when there are many, and what relied on them must not pile up."""
+        for ties in self._proofs.values():
+            for tie in ties.values():
+                tie.until = _NEVER
+        self._proofs.clear()
+        self._proved = 0
 
     def _doubt(self, subject: str) -> None:
         """Something changed about a subject: what was proved from it must be proved again."""

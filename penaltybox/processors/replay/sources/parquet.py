@@ -1,0 +1,95 @@
+"""Decisions and outcomes from a Parquet file: a column of their JSON, or a column for each field.
+
+The JSON is in a column `value`, `raw` or `json`. Else the columns are the fields of a decision by name, with `subjects`
+a map or a struct, or the dimensions `user`, `device`, `ip`, `api_key`, `login_name` as columns of their own. A null is
+an absent field; a timestamp in `ts` is taken as UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Decision
+from penaltybox.processors.replay.records import SLICE
+from penaltybox.processors.replay.sources.lines import Lines, unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.replay.records import Entry, Window
+
+MAGIC: Final = b"PAR1"
+_JSON: Final = ("value", "raw", "json")
+_DIMENSIONS: Final = ("api_key", "user", "device", "login_name", "ip")
+_FIELDS: Final = frozenset(Decision.__struct_fields__)
+_encode = msgspec.json.Encoder().encode
+
+
+class Parquet(Lines):
+    """A Parquet file; its rows are read in their order as lines of JSON are.
+
+    Args:
+        path: the file.
+        canonicaliser: judges the subjects.
+        window: rows whose own `ts` lies outside are left out.
+    """
+
+    unit = "records"
+
+    def __init__(self, path: Path, canonicaliser: Canonicaliser, window: Window) -> None:
+        super().__init__(path, canonicaliser, window)
+        try:
+            self._file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(path, error) from error
+        names = self._file.schema_arrow.names
+        self._column = next((name for name in _JSON if name in names), "")
+        if not self._column and not {"id", "ts", "action"} <= set(names):
+            raise ConfigurationError(
+                f"--source {path}: got the columns {', '.join(names[:12])}; wanted a column {', '.join(_JSON)} with "
+                "JSON, or the fields of a decision by name (at least id, ts, action and subjects)."
+            )
+        self.total = self._file.metadata.num_rows
+
+    async def slices(self) -> AsyncIterator[Sequence[Entry]]:
+        """See `Reading.slices`."""
+        try:
+            for batch in self._file.iter_batches(batch_size=SLICE):
+                entries = self._entries(self._lines(batch))
+                self.done += batch.num_rows
+                if entries:
+                    yield entries
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self.title, error) from error
+        finally:
+            self._file.close()
+
+    def _lines(self, batch: Any) -> list[bytes]:
+        if self._column:
+            values = batch.column(self._column).to_pylist()
+            return [value.encode() if isinstance(value, str) else value or b"" for value in values]
+        return [_encode(_event(row)) for row in batch.to_pylist()]
+
+
+def _event(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as the JSON object that it would be on the wire; what is no field is left out."""
+    event = {"v": 1}
+    event |= {name: row[name] for name in row if name in _FIELDS and row[name] not in (None, [], "")}
+    subjects = row.get("subjects")
+    if subjects is None:
+        subjects = {name: row[name] for name in _DIMENSIONS if row.get(name)}
+    for name, value in (("subjects", subjects), ("attrs", row.get("attrs"))):
+        if value is not None:
+            event[name] = {key: one for key, one in dict(value).items() if one is not None}  # type: ignore[assignment]
+    when = row.get("ts")
+    if isinstance(when, datetime):
+        event["ts"] = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    return event
