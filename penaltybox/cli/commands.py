@@ -18,6 +18,7 @@ from penaltybox.cli import (
     demo,
     doctor,
     explain,
+    forget,
     grant,
     ingest,
     keys,
@@ -70,6 +71,7 @@ app.command("grant", rich_help_panel=_LOOK)(grant.grant)
 app.add_typer(quota.app, name="quota", rich_help_panel=_LOOK)
 app.command("keys", rich_help_panel=_LOOK)(keys.keys)
 app.command("clean", rich_help_panel=_LOOK)(keys.clean)
+app.command("forget", rich_help_panel=_LOOK)(forget.forget)
 app.command("audit", rich_help_panel=_LOOK)(audit.audit)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_LOOK)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,9 @@ Kept = tuple[Any, Any, Any, Any]
 """(plan of the engine, or None for an outcome; decision or outcome; its handling; names of a decision's subjects)"""
 
 NONE: frozenset[str] = frozenset()
+TRUSTED_S: Final = 12 * 3600.0
+"""What was last verified longer ago is read again."""
+LOOK_S: Final = 3600.0
 FOREVER_S: Final = float("inf")
 
 
@@ -103,6 +107,7 @@ class Residents:
         self.epoch = 0
         """Changes whenever residents stop being young."""
         self._old: dict[str, Resident] = {}
+        self._next_look_s = time.monotonic() + LOOK_S
         self._proofs: dict[Resident, dict[int, Names]] = {}
         """What relies on residents to stay as they are. Not in the residents: no cycle shall outlive them."""
 
@@ -208,14 +213,33 @@ class Residents:
         self._take(subject, resident)
 
     def age(self) -> None:
-        """Forget the old generation if the young one has grown enough. Between slices only."""
+        """Forget the old generation if the young one has grown enough, and what is too old. Between slices only."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + LOOK_S
+            self.retire(now_s - TRUSTED_S)
         if len(self.young) >= self._half:
-            self._old, self.young = self.young, {}
-            self.epoch += 1
-            self._proofs = {}
-            for resident in self._busy():
-                self._old.pop(resident.state.subject, None)
-                self._take(resident.state.subject, resident)
+            self._begin_epoch(self.young)
+
+    def retire(self, before_s: float) -> None:
+        """Forget who was not verified since then (monotonic) and has nothing open. Between slices only.
+
+        Whoever was erased meanwhile must not be written again from here.
+        """
+        everybody = {**self._old, **self.young}
+        old = [subject for subject, one in everybody.items() if one.verified_s < before_s and not one.busy]
+        if old:
+            for subject in old:
+                everybody.pop(subject).epoch = -1
+            self._begin_epoch(everybody)
+
+    def _begin_epoch(self, old: dict[str, Resident]) -> None:
+        self._old, self.young = old, {}
+        self.epoch += 1
+        self._proofs = {}
+        for resident in self._busy():
+            self._old.pop(resident.state.subject, None)
+            self._take(resident.state.subject, resident)
 
     def clear(self) -> None:
         """Forget everything: the partitions, and with them the subjects, may have gone to somebody else."""
