@@ -50,9 +50,12 @@ async def begin_policy(watch: PolicyWatch, engine: Engine, untold: Untold, setti
     Raises:
         StoreUnavailable: Redis does not answer.
     """
-    if await watch.look() is not None:
-        return
     path = Path(settings.policy or default_policy_path())
+    found = await watch.look()
+    if found is not None:
+        if found.policy.version != engine.version:
+            log.warning("The policy in %s, version %s, is not used: Redis has one in force", path, engine.version)
+        return
     log.info("Policy %s is in force, from %s", engine.version, path)
     text = await asyncio.to_thread(path.read_text, encoding="utf-8")
     stored = StoredPolicy(

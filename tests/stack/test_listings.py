@@ -135,3 +135,17 @@ async def test_a_listing_that_ended_while_no_worker_ran_gives_the_block_back(rig
             return len(await rig.blocked()) == 3
 
         await wait_until(back)
+
+
+async def test_another_policy_hides_and_shows_at_once(rig: Rig) -> None:
+    """What only the last policy listed is blocked again, what the new one lists is hidden, without a restart."""
+    listings = rig.listings(AllowEntry(subject="device:d1"))
+    async with watching(listings):
+
+        async def shows(*subjects: str) -> bool:
+            return await rig.blocked() == set(subjects)
+
+        await wait_until(lambda: shows("ip:203.0.113.7", "ip:203.0.114.7"))
+        entry = AllowEntry(cidr="203.0.113.0/24")
+        listings.replace_engine(Engine(msgspec.structs.replace(POLICY, allow=(entry,))))
+        await wait_until(lambda: shows("device:d1", "ip:203.0.114.7"))
