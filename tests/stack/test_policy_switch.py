@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from penaltybox.cli.commands import app
 from penaltybox.cli.control import tell as tell_kafka
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.decoding import decode_decision
@@ -159,3 +161,32 @@ async def key(link: Any, name: str) -> bytes | None:
 
 async def nothing_waits(untold: Untold) -> bool:
     return await untold.size() == 0
+
+
+async def test_apply_tries_the_policy_on_the_topics_first(
+    broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the last hours brought decides: a policy that would deny most is refused, a mild one is in force."""
+    async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
+        await arena.publish(decisions(1200, now_ms()))
+        for name in ("kafka", "redis_url", "redis_prefix", "topic_prefix"):
+            monkeypatch.setenv(f"PENALTYBOX_{name.upper()}", str(getattr(arena.settings, name)))
+        harsh = "rules: {all: {on: user, count: 1, window: 10m, then: {level: 1h}, when: {action: ['*']}}}\n"
+        (tmp_path / "harsh.yaml").write_text(harsh)
+        (tmp_path / "mild.yaml").write_text(POLICY.replace("count: 5", "count: 500"))
+
+        async def run(*arguments: str) -> Any:
+            given = ["policy", "apply", *arguments, "--reason", "why", "--actor", "ann", "--yes", "--json"]
+            return await asyncio.to_thread(CliRunner().invoke, app, given, catch_exceptions=False)
+
+        refused = await run(str(tmp_path / "harsh.yaml"))
+        assert refused.exit_code == 3
+        document = msgspec.json.decode(refused.stdout)
+        assert document["trial"][0]["dimension"] == "user"
+        assert document["trial"][0]["denied"] == document["trial"][0]["seen"] > 10
+        applied = await run(str(tmp_path / "mild.yaml"), "--most", "100")
+        document = msgspec.json.decode(applied.stdout)
+        assert (applied.exit_code, document["applied"], document["told"]) == (0, True, True)
+        told = {one.key: one.value for one in await controls(arena.settings)}
+        assert told["policy"] == document["version"]
+        assert msgspec.json.decode(told[f"policy:{document['version']}"])["actor"] == "ann"
