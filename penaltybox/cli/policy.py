@@ -24,7 +24,7 @@ from penaltybox.contracts.policy_form import document
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penaltybox.contracts.policy_changes import Change
+    from penaltybox.contracts.policy_changes import Change, FieldChange
     from penaltybox.contracts.policy_versions import Switch
     from penaltybox.contracts.settings import Settings
 
@@ -129,13 +129,17 @@ def show_changes(found: Sequence[Change]) -> None:
         name = "" if one.name == section else escape(one.name)
         note = f"  [dim]({one.note})[/dim]" if one.note else ""
         out.print(f"  {_SIGNS[one.kind]} {name}{note}".rstrip())
-        for field in one.fields:
-            what = f"{field.field}: " if field.field else ""
-            if one.kind == "changed":
-                said = f"{what}{_said(field.before)} → {_said(field.after)}"
-            else:
-                said = f"{what}{_said(field.after if one.kind == 'added' else field.before)}"
-            out.print(f"      {escape(said)}")
+        if one.kind == "changed":
+            said = [f"{_named(field)}{_said(field.before)} → {_said(field.after)}" for field in one.fields]
+        else:
+            values = [(field, field.after if one.kind == "added" else field.before) for field in one.fields]
+            said = [", ".join(f"{_named(field)}{_said(value)}" for field, value in values)]
+        for line in said:
+            out.print(f"      {escape(line)}")
+
+
+def _named(field: FieldChange) -> str:
+    return f"{field.field}: " if field.field else ""
 
 
 def _said(value: object) -> str:
