@@ -6,6 +6,7 @@ describes the form, which the limiters read too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -75,7 +76,9 @@ class HandLists:
     async def entries(self) -> tuple[AllowEntry, ...]:
         """The allowlist in Redis as a policy would have it; raises as `allowed` does."""
         found = []
-        for field, value in sorted((await self.allowed()).items()):
+        for number, (field, value) in enumerate(sorted((await self.allowed()).items()), 1):
+            if number % SCAN_COUNT == 0:
+                await asyncio.sleep(0)  # a worker goes on meanwhile
             entry = self.entry(field, value)
             if entry is None:
                 _log.warning("field %r of %s is no subject and no range, and does nothing", field[:80], self.keys.allow)

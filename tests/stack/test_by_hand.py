@@ -15,9 +15,13 @@ import pytest
 from penaltybox.cli.fleet import environment_of
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Control, DeadLetter, Penalty, encode
+from penaltybox.contracts.ids import ulid
+from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.announcements import Message, kafka_sender
 from penaltybox.processors.topic_log import read_topic
+from penaltybox.producers.composition import open_limiter
+from penaltybox.producers.limiter import Request
 from tests.processors.worker_driver import denial
 from tests.stack.test_command_line import ROOT
 from tests.stack.test_restore import block, deny, opened, running, stack
@@ -206,3 +210,35 @@ async def test_dead_letters_are_shown_and_tried_again(stack: Settings) -> None:
         await wait_until(lambda: block(store, "u1"), deadline_s=30)
         assert len([one for one in await penalties(stack) if one.subject == "user:u1"]) <= 1
     assert "dead-letters retry" in await command(stack, "audit")
+
+
+async def test_limiters_follow_the_lists_that_commands_write(stack: Settings) -> None:
+    """A banned range denies within a second, an allowlisted address inside it is let through, and both end."""
+    policy = parse_policy("limits: {s: {ip: [{name: hour, limit: 1000000, window: 1h}]}}")
+
+    async def action(address: str) -> str:
+        subjects = {"ip": address}
+        request = Request(id=ulid(now_ms()), ts_ms=now_ms(), scenario="s", subjects=subjects)
+        return (await limiter.decide(request)).action
+
+    async def actions(*wanted: str) -> bool:
+        return (await action("203.0.113.7"), await action("203.0.113.8")) == wanted
+
+    async with opened(stack) as store, open_limiter(stack, policy, source="edge/1", publisher=Unheard()) as limiter:
+        await store.join_generation()
+        for arguments, wanted in (
+            (("ban", "203.0.113.0/24"), ("deny", "deny")),
+            (("allow", "add", "203.0.113.7"), ("allow", "deny")),
+            (("unban", "203.0.113.0/24"), ("allow", "allow")),
+            (("ban", "203.0.112.0/23"), ("allow", "deny")),
+            (("allow", "remove", "203.0.113.7"), ("deny", "deny")),
+        ):
+            await command(stack, *arguments, *WHY)
+            await wait_until(lambda wanted=wanted: actions(*wanted), deadline_s=1.5)  # type: ignore[misc]
+
+
+class Unheard:
+    """A publisher that keeps nothing."""
+
+    def offer(self, record: Any) -> None:
+        """Takes it."""
