@@ -15,7 +15,7 @@ from penaltybox.processors.steps import is_shared
 
 if TYPE_CHECKING:
     from penaltybox.contracts.events import Hold
-    from penaltybox.contracts.policy import Policy, Rule
+    from penaltybox.contracts.policy import AllowEntry, Policy, Rule
     from penaltybox.processors.state import SubjectState, Track
 
 
@@ -46,6 +46,9 @@ class Explanation(msgspec.Struct, kw_only=True):
     subject: str
     known: bool
     allowlisted: bool = False
+    listed_by: list[str] = []
+    """Entries of the allowlist that match it, in force or ended."""
+    policy_version: str = ""
     in_force: list[InForce] = []
     last_rung: str = "none"
     last_step_at: int = 0
@@ -66,9 +69,14 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 def explain_state(state: SubjectState | None, subject: str, policy: Policy, now_ms: int) -> Explanation:
     """What is known of a subject now; None is a subject of which nothing is stored."""
-    listed = Allowlist(policy.allow).covers(subject, now_ms)
+    allowlist = Allowlist(policy.allow)
+    listed = allowlist.covers(subject, now_ms)
+    listed_by = [describe_entry(entry, now_ms) for entry in allowlist.matching(subject)]
+    version = policy.version
     if state is None:
-        return Explanation(subject=subject, known=False, allowlisted=listed)
+        return Explanation(
+            subject=subject, known=False, allowlisted=listed, listed_by=listed_by, policy_version=version
+        )
     track = state.real
     prior, forgiven = prior_rung(policy.ladder, track, now_ms)
     trust = trust_of(policy, state)
@@ -77,6 +85,8 @@ def explain_state(state: SubjectState | None, subject: str, policy: Policy, now_
         subject=subject,
         known=True,
         allowlisted=listed,
+        listed_by=listed_by,
+        policy_version=version,
         in_force=[] if listed else _in_force(track, now_ms),
         last_rung=track.rung or "none",
         last_step_at=track.at,
@@ -110,6 +120,13 @@ def _in_force(track: Track, now_ms: int) -> list[InForce]:
         for action, hold in holds
         if hold is not None and active(hold, now_ms)
     ]
+
+
+def describe_entry(entry: AllowEntry, now_ms: int) -> str:
+    """An allowlist entry in words: what it names, its note, and whether it has ended."""
+    note = f" ({entry.note})" if entry.note else ""
+    ended = " has ended" if entry.until is not None and entry.until <= now_ms else ""
+    return f"{entry.subject or entry.cidr}{note}{ended}"
 
 
 def _rung_name(policy: Policy, index: int) -> str:

@@ -170,7 +170,7 @@ def why_unseen(policy: Policy, decision: Decision, dimension: str) -> str:
         "refused because of a block that was in force: nobody's offence": decision.reason == "blocklist",
         f"reason {decision.reason}: an outage of the limiter is nobody's offence": decision.reason in _OUTAGES,
         f"charged to {charged}, the most specific of the limits that it was over": charged
-        and charged not in (dimension, leading_part(dimension)),
+        and dimension not in (charged, leading_part(charged)),
         f"action {decision.action}: the rules on {dimension} count refusals": decision.reason is None
         and all(rule.kind == "count" for rule in policy.rules if rule.on == dimension),
     }
