@@ -29,15 +29,17 @@ class Role(StrEnum):
 
     penalties = "penalties"
     analytics = "analytics"
+    alerts = "alerts"
 
 
 def run(
     role: Annotated[
-        Role | None, typer.Argument(help="penalties: decisions to blocks. analytics: events to ClickHouse.")
+        Role | None,
+        typer.Argument(help="penalties: decisions to blocks. analytics: events to ClickHouse. alerts: webhook."),
     ] = None,
     *,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="Both roles, with broker, Redis and ClickHouse on this machine.")
+        bool, typer.Option("--embedded", help="All roles, with broker, Redis and ClickHouse on this machine.")
     ] = False,
     data_dir: Annotated[
         Path | None,
@@ -53,6 +55,8 @@ def run(
 
         penaltybox run analytics
 
+        penaltybox run alerts
+
     On this machine, with nothing else installed (the broker forgets everything at the end, Redis and ClickHouse keep
     theirs in --data-dir):
 
@@ -63,7 +67,7 @@ def run(
         values = msgspec.structs.replace(values, policy=str(policy_path(policy_file, values)))
     policy_of(None, values)
     if embedded == (role is not None):
-        raise ConfigurationError("run: wanted a role (penalties or analytics), or --embedded for everything")
+        raise ConfigurationError("run: wanted a role (penalties, analytics or alerts), or --embedded for everything")
     log_as(values.log_level)
     if embedded:
         asyncio.run(_everything(values, data_dir or (Path(values.data_dir) if values.data_dir else None)))
@@ -94,7 +98,9 @@ async def _everything(values: Settings, data_dir: Path | None) -> None:
         here = stack.applied_to(values)
         await create_topics(here)
         await asyncio.to_thread(create_tables, here)
-        fleet = Fleet(here, [Role.penalties.value, Role.analytics.value], stack.data_dir / "logs")
+        roles = [Role.penalties.value, Role.analytics.value]
+        roles += [Role.alerts.value] if here.alert_webhook_url else []
+        fleet = Fleet(here, roles, stack.data_dir / "logs")
         try:
             await fleet.start()
             show_addresses(stack)

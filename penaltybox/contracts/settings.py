@@ -19,14 +19,15 @@ PREFIX: Final = "PENALTYBOX_"
 _SECRETS: Final = frozenset(
     (
         *("kafka_password", "redis_password", "redis_sentinel_password", "clickhouse_password"),
-        *("hash_key", "serve_secret"),
+        *("hash_key", "serve_secret", "alert_webhook_secret"),
+        "alert_webhook_url",  # chat services put the key into the path
     )
 )
 _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{0,64}$")]
-_LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies"})
+_LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies", "alert_rungs", "alert_rules"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spill_max_mb: Positive = 64
 
     actor: Annotated[str, Meta(max_length=128)] = ""
+    alert_webhook_url: Annotated[str, Meta(pattern=r"^(https?://[\x21-\x7e]+)?$")] = ""
+    alert_webhook_secret: str = ""
+    alert_rungs: tuple[str, ...] = ()
+    alert_rules: tuple[str, ...] = ()
+    alert_shadow: bool = True
+    alert_per_minute: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    alert_max_age: str = "1h"
+
     data_dir: str = ""
     cache_subjects: Positive = 200_000
     linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 50
@@ -181,11 +190,25 @@ def _check_urls(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{PREFIX}{name.upper()}: its host or port cannot be read; wanted a URL such as {wanted}"
             ) from None
+    _check_webhook(settings)
     for broker in settings.kafka.split(","):
         host, colon, port = broker.strip().rpartition(":")
         alone = not colon or broker.strip().endswith("]")
         if not broker.strip() or (not alone and not (host and port.isascii() and port.isdecimal())):
             raise ConfigurationError(f"{PREFIX}KAFKA: got {settings.kafka!r}, wanted host:port[,host:port…]")
+
+
+def _check_webhook(settings: Settings) -> None:
+    try:
+        parts = urlsplit(settings.alert_webhook_url)
+        _ = parts.port
+        readable = not settings.alert_webhook_url or bool(parts.hostname)
+    except ValueError:
+        readable = False
+    if not readable:
+        raise ConfigurationError(
+            f"{PREFIX}ALERT_WEBHOOK_URL: its host or port cannot be read; wanted a URL such as https://host/path"
+        )
 
 
 def _check_networks(settings: Settings) -> None:

@@ -38,7 +38,8 @@ limits: {}
 rules:
   abuse: {on: user, count: 3, window: 10m, then: {level: 5m}}
   stricter: {on: user, count: 2, window: 10m, then: {level: permanent}, shadow: true}
-  doomed: {on: "user+scenario", count: 2, window: 10m, then: {level: permanent}, when: {scenario: [pay], violated: ["user:*"]}}
+  doomed: {on: "user+scenario", count: 2, window: 10m, then: {level: permanent},
+           when: {scenario: [pay], violated: ["user:*"]}}
 """
 
 
