@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, policy_of, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, print_json, settings, typed_subject
+from penaltybox.cli.hand import engine_at, policy_now
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.listing import subject_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penaltybox.cli.timeline import Past
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.state import SubjectState
+    from penaltybox.sinks.lists import Banned
 
 _PENALTIES: Final = """
 SELECT toUnixTimestamp64Milli(ts) AS at, id, action, from_rung, to_rung, rule, evidence, trigger_id, policy_version,
@@ -60,19 +65,19 @@ def explain(
         penaltybox explain ip:203.0.113.7 --since -2h
     """
     from penaltybox.cli.explain_view import show
-    from penaltybox.cli.explanation import explain_state
+    from penaltybox.cli.explanation import banned_by, explain_state
     from penaltybox.cli.timeline import bounded
     from penaltybox.cli.ways_out import ways_out
     from penaltybox.processors.replay.times import parse_time
 
     values, at_ms = settings(), now_ms()
-    policy = policy_of(policy_file, values)
-    name = typed_subject(subject, values)
+    policy = policy_now(policy_file, values)
+    name = typed_subject(subject_text(subject), values)
     since_ms = parse_time(since, "--since", at_ms) if since else None
-    state = asyncio.run(_read(values, name))
-    explanation = explain_state(state, name, policy, at_ms)
+    state, engine, banned = asyncio.run(_read(values, policy, name))
+    explanation = explain_state(state, name, policy, at_ms, engine.allowlist)
+    explanation.banned_ranges = banned_by(banned, name, at_ms)
     ways = ways_out(explanation, policy)
-    engine = _engine(values, policy)
     history, past, missing = _history(values, engine, name, state, since_ms, at_ms)
     timeline = bounded(past.timeline, limit) if past else None
     if as_json:
@@ -82,24 +87,24 @@ def explain(
     show(explanation, ways, timeline, past.earlier if past else [], missing)
 
 
-async def _read(values: Settings, subject: str) -> SubjectState | None:
+async def _read(
+    values: Settings, policy: Policy, subject: str
+) -> tuple[SubjectState | None, Engine, Mapping[str, Banned]]:
+    """The subject's state, an engine with the allowlist in Redis, and the banned ranges."""
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.state import decode_state
+    from penaltybox.sinks.lists import HandLists
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
     try:
         (blob,) = await store.read([subject])
+        engine = await engine_at(values, policy, store)
+        is_address = subject.startswith("ip:") and "ip" not in values.hashed_dimensions
+        banned = await HandLists(store.link, values.redis_prefix).banned() if is_address else {}
     finally:
         await store.close()
-    return None if blob is None else decode_state(blob, subject)
-
-
-def _engine(values: Settings, policy: Policy) -> Engine:
-    from penaltybox.contracts.subjects import Canonicaliser
-    from penaltybox.processors.engine import Engine
-
-    return Engine(policy, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
+    return None if blob is None else decode_state(blob, subject), engine, banned
 
 
 def _history(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,9 +15,12 @@ from penaltybox.processors.remedies import trust_of
 from penaltybox.processors.steps import is_shared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penaltybox.contracts.events import Hold
     from penaltybox.contracts.policy import AllowEntry, Policy, Rule
     from penaltybox.processors.state import SubjectState, Track
+    from penaltybox.sinks.lists import Banned
 
 
 class InForce(msgspec.Struct, kw_only=True):
@@ -48,6 +52,8 @@ class Explanation(msgspec.Struct, kw_only=True):
     allowlisted: bool = False
     listed_by: list[str] = []
     """Entries of the allowlist that match it, in force or ended."""
+    banned_ranges: list[str] = []
+    """Ranges around this address that are denied or challenged by hand now."""
     policy_version: str = ""
     in_force: list[InForce] = []
     last_rung: str = "none"
@@ -67,9 +73,19 @@ class Explanation(msgspec.Struct, kw_only=True):
     version: int = 0
 
 
-def explain_state(state: SubjectState | None, subject: str, policy: Policy, now_ms: int) -> Explanation:
-    """What is known of a subject now; None is a subject of which nothing is stored."""
-    allowlist = Allowlist(policy.allow)
+def explain_state(
+    state: SubjectState | None, subject: str, policy: Policy, now_ms: int, allowlist: Allowlist | None = None
+) -> Explanation:
+    """What is known of a subject now; None is a subject of which nothing is stored.
+
+    Args:
+        state: from Redis.
+        subject: canonical.
+        policy: in force.
+        now_ms: wall clock.
+        allowlist: with the entries in Redis; else the policy's own.
+    """
+    allowlist = allowlist or Allowlist(policy.allow)
     listed = allowlist.covers(subject, now_ms)
     listed_by = [describe_entry(entry, now_ms) for entry in allowlist.matching(subject)]
     version = policy.version
@@ -120,6 +136,27 @@ def _in_force(track: Track, now_ms: int) -> list[InForce]:
         for action, hold in holds
         if hold is not None and active(hold, now_ms)
     ]
+
+
+def banned_by(banned: Mapping[str, Banned], subject: str, now_ms: int) -> list[str]:
+    """The banned ranges that an address is in, in words."""
+    address = as_network(subject.partition(":")[2])
+    found = []
+    for text, ban in banned.items():
+        network = as_network(text)
+        if address is None or network is None or network.version != address.version:
+            continue
+        if network.overlaps(address) and (ban.until is None or ban.until > now_ms):
+            found.append(f"{text} ({ban.action}{f': {ban.reason}' if ban.reason else ''})")
+    return found
+
+
+def as_network(text: str) -> IPv4Network | IPv6Network | None:
+    """The network of a text, None if it is none (an HMAC)."""
+    try:
+        return ip_network(text)
+    except ValueError:
+        return None
 
 
 def describe_entry(entry: AllowEntry, now_ms: int) -> str:

@@ -34,8 +34,25 @@ def ways_out(one: Explanation, policy: Policy) -> list[WayOut]:
             found.append(WayOut(by="time", says=f"the {what} is permanent: it does not end by itself"))
         else:
             found.append(WayOut(by="time", says=f"the {what} ends by itself", at=hold.until))
+    for text in one.banned_ranges:
+        where = text.partition(" ")[0]
+        found.append(
+            WayOut(
+                by="command",
+                says=f"its range {text} is banned by hand; this lifts the ban of the range",
+                command=f'penaltybox unban {where} --reason "…"',
+            )
+        )
+    if one.banned_ranges:
+        found.append(
+            WayOut(
+                by="listing",
+                says="lets this address alone through",
+                command=f'penaltybox allow add {shlex.quote(one.subject)} --reason "…"',
+            )
+        )
     if not one.in_force:
-        return []
+        return found
     if any(hold.action == "challenge" for hold in one.in_force):
         found.append(_challenge(one.subject, policy))
     subject = shlex.quote(one.subject)

@@ -90,6 +90,11 @@ class Teller:
         self._open = dict(self._recorded)
         self._late = {penalty.trigger_id for penalty in penalties if penalty.late}
         self._moments: list[Moment] = []
+        # Entries in Redis don't say since when. Who was penalised by a rule was not listed until then.
+        self._listed = engine.listed
+        by_rules = [penalty.ts for penalty in penalties if penalty.origin == "rule" and penalty.action != "lift"]
+        self._listed_from = max(by_rules, default=0)
+        engine.list_also(())
 
     def tell(self, events: Sequence[Recorded]) -> Story:
         """All moments in the order of the broker, steps by hand among them at their own time."""
@@ -108,6 +113,7 @@ class Teller:
                 self._decision(row.record, row.broker_ms)
             else:
                 self._outcome(row.record, row.broker_ms)
+        self._engine.list_also(self._listed)
         return Story(moments=self._moments, state=self._state)
 
     def _decision(self, decision: Decision, broker_ms: int) -> None:
@@ -121,6 +127,8 @@ class Teller:
             came_after_ms=max(0, broker_ms - decision.ts),
             record=decision,
         )
+        if t > self._listed_from and self._engine.listed != self._listed:
+            self._engine.list_also(self._listed)
         plan = next((plan for name, plan in self._engine.touches(decision) if name == self._state.subject), None)
         if self._engine.allowlist.covers(self._state.subject, t):
             moment.verdict, moment.why = "listed", WORDS["listed"]
