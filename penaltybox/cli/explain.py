@@ -71,9 +71,9 @@ def explain(
     from penaltybox.processors.replay.times import parse_time
 
     values, at_ms = settings(), now_ms()
-    policy = policy_now(policy_file, values)
     name = typed_subject(subject_text(subject), values)
     since_ms = parse_time(since, "--since", at_ms) if since else None
+    policy = policy_now(policy_file, values)
     state, engine, banned = asyncio.run(_read(values, policy, name))
     explanation = explain_state(state, name, policy, at_ms, engine.allowlist)
     explanation.banned_ranges = banned_by(banned, name, at_ms)

@@ -45,6 +45,8 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
     wanted = {}
     for name, value in msgspec.structs.asdict(Settings()).items():
         default = ",".join(value) if isinstance(value, tuple) else str(value)
+        if isinstance(value, bool):
+            default = default.lower()
         wanted[name] = (f"{PREFIX}{name.upper()}", default)
     assert {name: (variable, default) for name, (variable, default, _) in settings_rows().items()} == wanted
 
