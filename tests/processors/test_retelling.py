@@ -6,12 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penaltybox.contracts.events import Command, Decision, Penalty
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.processors.engine import Engine
-from penaltybox.processors.retelling.recorded import Recorded, command_of, state_after
+from penaltybox.processors.retelling.recorded import Recorded, as_live, command_of, state_after
 from penaltybox.processors.retelling.story import Story, differences, tell
 from penaltybox.processors.state import SubjectState
 from tests.oracle.scenario import read_scenario
@@ -202,3 +203,25 @@ def test_a_command_is_read_back_from_its_record() -> None:
     story = tell(Engine(policy), SubjectState.fresh("user:u"), [], drive.penalties)
     assert [step.told for moment in story.moments for step in moment.steps] == ["both"] * len(commands)
     assert differences(story, drive.states["user:u"], AT_MS + 7) == []
+
+
+def test_the_record_tells_the_order_of_several_partitions() -> None:
+    """Live saw the second of four users last, because it came through another partition: the re-run does so, too."""
+    events = [claim(n, AT_MS + n, f"u{n}") for n in range(4)]
+    events[1] = events[1]._replace(partition=1)
+    drive = Drive(DEFAULT)
+    for one in (events[0], events[2], events[3], events[1]):
+        assert isinstance(one.record, Decision)
+        drive.judge(one.record, one.broker_ms)
+    (penalty,) = [one for one in drive.penalties if one.subject == "device:d"]
+    assert penalty.trigger_id == "c1"
+    story = tell(Engine(DEFAULT), SubjectState.fresh("device:d"), events, [penalty])
+    assert [moment.id for moment in story.moments] == ["c0", "c2", "c3", "c1"]
+    assert differences(story, drive.states["device:d"], AT_MS + 10) == []
+
+
+def test_one_partition_keeps_its_order() -> None:
+    """What came after a trigger in its own partition is never told before it."""
+    events = [claim(n, AT_MS + n, f"u{n}") for n in range(5)]
+    penalty = msgspec.structs.replace(recorded_block(ts=AT_MS + 4), trigger_id="c3")
+    assert [one.record.id for one in as_live(events, [penalty])] == ["c0", "c1", "c2", "c3", "c4"]

@@ -13,7 +13,7 @@ import msgspec
 from penaltybox.contracts.events import Command, Decision, Outcome, Penalty
 from penaltybox.processors.engine import CHANGED, Handling
 from penaltybox.processors.ladder import active
-from penaltybox.processors.retelling.recorded import Recorded, adopt, command_of
+from penaltybox.processors.retelling.recorded import Recorded, adopt, as_live, command_of
 from penaltybox.processors.retelling.verdicts import (
     WORDS,
     Progress,
@@ -99,13 +99,15 @@ class Teller:
     def tell(self, events: Sequence[Recorded]) -> Story:
         """All moments in the order of the broker, steps by hand among them at their own time."""
         present = {one.record.id for one in events}
-        rows: list[tuple[tuple[int, int, int, int], Recorded | Penalty]] = [
-            ((one.broker_ms, _BY_EVENT, one.partition, one.offset), one) for one in events
-        ]
+        rows: list[tuple[tuple[int, int, int], Recorded | Penalty]] = []
+        latest = 0
+        for place, one in enumerate(as_live(events, self._recorded.values())):
+            latest = max(latest, one.broker_ms)
+            rows.append(((latest, _BY_EVENT, place), one))
         for penalty in self._recorded.values():
             if penalty.trigger_id not in present:
                 by_hand = penalty.origin == "hand"
-                rows.append(((penalty.ts, _BY_HAND if by_hand else _LEFT_OVER, penalty.seq, 0), penalty))
+                rows.append(((penalty.ts, _BY_HAND if by_hand else _LEFT_OVER, penalty.seq), penalty))
         for _, row in sorted(rows, key=lambda pair: pair[0]):
             if isinstance(row, Penalty):
                 self._penalty(row)
