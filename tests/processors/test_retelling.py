@@ -12,7 +12,7 @@ import pytest
 from penaltybox.contracts.events import Command, Decision, Penalty
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.processors.engine import Engine
-from penaltybox.processors.retelling.recorded import Recorded, as_live, command_of, state_after
+from penaltybox.processors.retelling.recorded import Recorded, command_of, state_after
 from penaltybox.processors.retelling.story import Story, differences, tell
 from penaltybox.processors.state import SubjectState
 from tests.oracle.scenario import read_scenario
@@ -223,5 +223,7 @@ def test_the_record_tells_the_order_of_several_partitions() -> None:
 def test_one_partition_keeps_its_order() -> None:
     """What came after a trigger in its own partition is never told before it."""
     events = [claim(n, AT_MS + n, f"u{n}") for n in range(5)]
-    penalty = msgspec.structs.replace(recorded_block(ts=AT_MS + 4), trigger_id="c3")
-    assert [one.record.id for one in as_live(events, [penalty])] == ["c0", "c1", "c2", "c3", "c4"]
+    recorded = msgspec.structs.replace(recorded_block(ts=AT_MS + 1), trigger_id="c1")
+    story = tell(Engine(DEFAULT), SubjectState.fresh("device:d"), events, [recorded])
+    assert [moment.id for moment in story.moments] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [step.told for moment in story.moments for step in moment.steps] == ["recorded"]

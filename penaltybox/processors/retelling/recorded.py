@@ -11,15 +11,13 @@ from penaltybox.processors.remedies import COMMANDED
 from penaltybox.processors.state import SubjectState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from penaltybox.contracts.events import Decision, Outcome, Verb
     from penaltybox.contracts.policy import Policy
 
 SHARED_IP = "shared_ip"
 PASSED = "challenge_passed"
-SKEW_MS = 5_000
-"""How far apart workers of several partitions may be without being behind."""
 _VERBS: dict[str, Verb] = {"ban": "ban", "unban": "unban", "pardon": "pardon", "grant": "grant"}
 
 
@@ -30,27 +28,6 @@ class Recorded(NamedTuple):
     broker_ms: int
     partition: int = 0
     offset: int = 0
-
-
-def as_live(events: Sequence[Recorded], penalties: Iterable[Penalty]) -> list[Recorded]:
-    """The events in the order of the broker, but where a recorded penalty tells that live workers had another one.
-
-    A step's time is that of the latest event that counted. So what came through other partitions about then, with a time
-    not later than the step's, may have been seen before its trigger (afterwards it would be history all the same).
-    """
-    order = sorted(events, key=lambda one: one[1:])
-    steps = {penalty.trigger_id: penalty.ts for penalty in penalties if penalty.origin == "rule"}
-    for trigger in [one for one in order if one.record.id in steps]:
-        begin = order.index(trigger)
-        end = begin + 1
-        while end < len(order) and order[end].broker_ms <= trigger.broker_ms + SKEW_MS:
-            end += 1
-        before, after = [], []
-        for one in order[begin + 1 : end]:
-            early = min(one.record.ts, one.broker_ms) <= steps[trigger.record.id]
-            (before if early and one.partition != trigger.partition else after).append(one)
-        order[begin:end] = [*before, trigger, *after]
-    return order
 
 
 def command_of(penalty: Penalty) -> Command | None:

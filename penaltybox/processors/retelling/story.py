@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from penaltybox.contracts.events import Command, Decision, Outcome, Penalty
-from penaltybox.processors.engine import CHANGED, Handling
+from penaltybox.processors.engine import CHANGED, Event, Handling, step
 from penaltybox.processors.ladder import active
-from penaltybox.processors.retelling.recorded import Recorded, adopt, as_live, command_of
+from penaltybox.processors.retelling.recorded import Recorded, adopt, command_of
 from penaltybox.processors.retelling.verdicts import (
     WORDS,
     Progress,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from penaltybox.processors.visibility import Plan
 
 Told = Literal["both", "recorded", "rerun"]
+SKEW_MS = 5_000
+"""How far apart workers of several partitions may be without being behind."""
+LOOK_AHEAD = 64
 _BY_HAND, _BY_EVENT, _LEFT_OVER = 0, 1, 2
 
 
@@ -99,24 +102,59 @@ class Teller:
     def tell(self, events: Sequence[Recorded]) -> Story:
         """All moments in the order of the broker, steps by hand among them at their own time."""
         present = {one.record.id for one in events}
-        rows: list[tuple[tuple[int, int, int], Recorded | Penalty]] = []
-        latest = 0
-        for place, one in enumerate(as_live(events, self._recorded.values())):
-            latest = max(latest, one.broker_ms)
-            rows.append(((latest, _BY_EVENT, place), one))
+        rows: list[tuple[tuple[int, int, int, int], Recorded | Penalty]] = [
+            ((one.broker_ms, _BY_EVENT, one.partition, one.offset), one) for one in events
+        ]
         for penalty in self._recorded.values():
             if penalty.trigger_id not in present:
                 by_hand = penalty.origin == "hand"
-                rows.append(((penalty.ts, _BY_HAND if by_hand else _LEFT_OVER, penalty.seq), penalty))
-        for _, row in sorted(rows, key=lambda pair: pair[0]):
-            if isinstance(row, Penalty):
-                self._penalty(row)
-            elif isinstance(row.record, Decision):
-                self._decision(row.record, row.broker_ms)
-            else:
-                self._outcome(row.record, row.broker_ms)
+                rows.append(((penalty.ts, _BY_HAND if by_hand else _LEFT_OVER, penalty.seq, 0), penalty))
+        order = [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+        for place in range(len(order)):
+            row = order[place]
+            if isinstance(row, Recorded) and isinstance(row.record, Decision):
+                first = self._seen_before(order, place, row)
+                if first:
+                    window, moved = order[place : place + 1 + LOOK_AHEAD], {id(one) for one in first}
+                    order[place : place + len(window)] = [*first, *(one for one in window if id(one) not in moved)]
+            self._row(order[place])
         self._engine.list_also(self._listed)
         return Story(moments=self._moments, state=self._state)
+
+    def _row(self, row: Recorded | Penalty) -> None:
+        if isinstance(row, Penalty):
+            self._penalty(row)
+        elif isinstance(row.record, Decision):
+            self._decision(row.record, row.broker_ms)
+        else:
+            self._outcome(row.record, row.broker_ms)
+
+    def _seen_before(self, order: Sequence[Recorded | Penalty], place: int, trigger: Recorded) -> list[Recorded]:
+        """What live workers saw before a trigger although the broker has it later: it came through other partitions.
+
+        As few as make the trigger write what is recorded; none if it does so anyway, or never does.
+        """
+        wanted = {one.id for one in self._open.values() if one.trigger_id == trigger.record.id and one.origin == "rule"}
+        if not wanted:
+            return []
+        state, first = self._state, list[Recorded]()
+        for one in [trigger, *order[place + 1 : place + 1 + LOOK_AHEAD]]:
+            if not isinstance(one, Recorded) or one.broker_ms > trigger.broker_ms + SKEW_MS:
+                break
+            if one is not trigger:
+                if one.partition == trigger.partition:
+                    continue
+                state, made = self._try(state, one)
+                first.append(one)
+                if made:
+                    break
+            if wanted <= {penalty.id for penalty in self._try(state, trigger)[1]}:
+                return first
+        return []
+
+    def _try(self, state: SubjectState, one: Recorded) -> tuple[SubjectState, list[Penalty]]:
+        handling = Handling(one.broker_ms, one.record.id in self._late)
+        return step(state, Event(one.record, handling), self._engine.policy, self._engine)
 
     def _decision(self, decision: Decision, broker_ms: int) -> None:
         t = min(decision.ts, broker_ms)
