@@ -86,7 +86,7 @@ class ServerCounters:
             return Answer(now_ms, trust, blocks=present(reply[3:]))
         if kind == _CHALLENGED:
             return Answer(now_ms, trust, challenges=present(reply[3:]))
-        return Answer(now_ms, trust, states=question.states(reply[4:]), repeated=reply[3] == 1)
+        return Answer(now_ms, trust, states=question.states(reply[3:]))
 
     async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
         """See `Counters.give_back`; two round trips, the second in one step with spending the record."""

@@ -34,7 +34,6 @@ _GIVE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)
 _ROUNDS: Final = 3
 _MAX_STANDINGS: Final = 50_000
 _TAKEN: Final = 1
-_TAKEN_BEFORE: Final = 2
 _HEAD: Final = 4
 """Numbers and values of a group's reply that are always there: outcome, now, block, challenge."""
 _DEFAULT: Final = Standing()
@@ -214,8 +213,7 @@ class ClusterCounters:
                 for at, state in enumerate(states)
             ]
             await self._take_back(taken, request, end_s)
-        repeated = any(reply[0] == _TAKEN_BEFORE for reply in heard.replies)
-        return Answer(now_ms, trust, states=states, repeated=repeated)
+        return Answer(now_ms, trust, states=states)
 
     async def _take_back(self, groups: Sequence[_Group], request: Request, end_s: float) -> None:
         """Give back, and wait for it as long as the request may wait; after that it goes on by itself."""

@@ -7,8 +7,6 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
-
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.keyspace import Keyspace
 from penaltybox.contracts.subjects import Canonicaliser
@@ -186,8 +184,6 @@ class InlineLimiter:
             found = [(subjects[at], value) for at, value in answer.blocks or answer.challenges]
             action: Action = "deny" if answer.blocks else "challenge"
             return decisions.verdict_listed(request, self.source, action, found, answer.now_ms, established=established)
-        if answer.repeated:  # this request was charged before
-            request = msgspec.structs.replace(request, cost=0)
         return decisions.verdict_on(request, self.source, answer.states, established=established)
 
     async def refund(self, idempotency_key: str) -> bool:

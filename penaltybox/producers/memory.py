@@ -63,7 +63,7 @@ class MemoryLimiter:
         self._limiter = Limiter(policy.limits, source=source, canonicaliser=canonicaliser)
         self._clock = clock
         self._counting = threading.Lock()
-        self._charges: dict[str, _Charge] = {}
+        self._charges: dict[str, _Charge | None] = {}
 
     async def decide(self, request: Request) -> Verdict:
         """See `Decider.decide`."""
@@ -83,9 +83,10 @@ class MemoryLimiter:
     async def refund(self, idempotency_key: str) -> bool:
         """See `Decider.refund`. The last 100,000 requests that had a key can be refunded."""
         with self._counting:
-            charge = self._charges.pop(idempotency_key, None)
+            charge = self._charges.get(idempotency_key)
             if charge is None:
                 return False
+            self._charges[idempotency_key] = None  # given back: of all charges of a key, one can be
             now = self._clock() if self._clock is not None else now_ms()
             self._limiter.give_back(charge.request, charge.names, max(now, charge.request.ts_ms))
         return True
@@ -104,12 +105,11 @@ class MemoryLimiter:
 
     def _judge(self, request: Request) -> Verdict:
         key = request.idempotency_key
-        if key in self._charges:  # this request was charged before
-            return self._limiter.judge(msgspec.structs.replace(request, cost=0))
         verdict = self._limiter.judge(request)
-        if key and verdict.allowed and request.cost:
+        spent = key in self._charges and self._charges[key] is None
+        if key and verdict.allowed and request.cost and not spent:
             names = frozenset(state.name for state in verdict.limits if not state.wait_ms)
-            if len(self._charges) >= _MAX_CHARGES:
+            if key not in self._charges and len(self._charges) >= _MAX_CHARGES:
                 del self._charges[next(iter(self._charges))]
             self._charges[key] = _Charge(request, names)
         return verdict

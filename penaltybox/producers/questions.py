@@ -187,7 +187,6 @@ class Answer(NamedTuple):
         blocks: (place of the subject, value) of the block keys that are there.
         challenges: the same of the challenge keys that are there and stand; empty when there is a block.
         states: the limits; empty when listed.
-        repeated: what this idempotency key asks for was taken before and not given back; nothing was taken now.
     """
 
     now_ms: int
@@ -195,7 +194,6 @@ class Answer(NamedTuple):
     blocks: Sequence[tuple[int, bytes]] = ()
     challenges: Sequence[tuple[int, bytes]] = ()
     states: Sequence[LimitState] = ()
-    repeated: bool = False
 
 
 class Questions:

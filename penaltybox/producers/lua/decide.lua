@@ -5,7 +5,7 @@
 --       right to write them, which nobody who merely limits should have.
 -- question: {subjects, address (its place, 0: none), trust key, plan key, passes, newcomers percent, limits, names}
 -- Replies: {1, now, established, block…} {2, now, established, challenge…}
---          {0, now, established, repeated, then quota, wait, remaining, reset of each limit}
+--          {0, now, established, then quota, wait, remaining, reset of each limit}
 local question = cmsgpack.unpack(ARGV[1])
 local cost, id, record_life = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local now = now_of(ARGV[5])
@@ -33,24 +33,19 @@ for i = subjects + 1, 2 * subjects do
   end
 end
 
-local reply = {0, now, established, 0}
+local reply = {0, now, established}
 local limits = question[7]
 local customer = plan_at > 0 and found[plan_at] and decoded(found[plan_at]) or nil
 local record_key, record, taken
 if record_life > 0 then
   record_key = KEYS[#KEYS]
-  record = recorded(redis.call('GET', record_key))
-  if record and #record[5] > 0 then
-    reply[4], cost = 1, 0
-  else
-    taken = {}
-  end
+  record, taken = recorded(redis.call('GET', record_key)), {}
 end
 if customer or share ~= 10000 then put_in_force(limits, customer, question[8], share) end
 if check_all(limits, 0, cost, now, reply) and cost > 0 then
-  local longest = take_all(limits, 0, cost, now, id, reply, 4, taken)
+  local longest = take_all(limits, 0, cost, now, id, reply, 3, taken)
   if taken and #taken > 0 then
-    keep_record(record_key, min(longest, record_life), id, now, cost, record and 0 or 1, taken)
+    keep_record(record_key, min(longest, record_life), id, now, cost, record and record[4] or 1, taken)
   end
 end
 return reply

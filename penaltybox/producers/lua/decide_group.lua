@@ -5,7 +5,7 @@
 --       then the keys that are only read: block, challenge, [trust], [plan], [pass]
 -- question: {ignore the challenge (1 or 0), limits}
 -- Reply: {outcome, now, then block, challenge, trust, plan, pass as they are there ('' for none), then as decide.lua}
--- outcome: 1 taken, 2 taken by an earlier request of the same key, 0 nothing taken
+-- outcome: 1 taken, 0 nothing taken
 local question = cmsgpack.unpack(ARGV[1])
 local cost, id, life, refundable = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local now, limits = now_of(ARGV[6]), question[2]
@@ -15,14 +15,13 @@ for i = 2, #ARGV - 5 do reply[i + 1] = found[i] or '' end
 if found[2] or (found[3] and question[1] == 0) then return reply end
 
 local record, taken = recorded(found[1]), {}
-if record and #record[5] > 0 then reply[1], cost = 2, 0 end
 local skip = #reply
 if check_all(limits, 1, cost, now, reply) and cost > 0 and #limits > 0 then
   local longest = take_all(limits, 1, cost, now, id, reply, skip, taken)
   if #taken > 0 then
     reply[1] = 1
     if life > 0 then
-      keep_record(KEYS[1], refundable == 1 and min(longest, life) or life, id, now, cost, record and 0 or refundable, taken)
+      keep_record(KEYS[1], refundable == 1 and min(longest, life) or life, id, now, cost, record and min(record[4], refundable) or refundable, taken)
     end
   end
 end

@@ -81,7 +81,9 @@ local function take_all(limits, first, cost, now, id, reply, to, taken)
   return longest
 end
 
--- A record of what a request took: {request id, when, cost, refundable (1 or 0), what}; nothing in `what`: given back.
+-- A record of what the last request of a key took: {request id, when, cost, refundable (1 or 0), what}; nothing in
+-- `what`: given back. A key that comes again is charged again: else one key, which clients may choose, would make every
+-- further request free. Of all its charges one can be given back.
 local function recorded(text)
   if not text then return nil end
   local fine, record = pcall(cmsgpack.unpack, text)

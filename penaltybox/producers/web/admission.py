@@ -37,7 +37,7 @@ class Admission:
 
     @property
     def charged(self) -> bool:
-        """Whether this very request took quota; one that repeats an idempotency key did not, its first one did."""
+        """Whether this very request took quota."""
         return charged(self.verdict)
 
     @property
@@ -48,7 +48,7 @@ class Admission:
     async def refund(self) -> bool:
         """Gives back what the request took, once; False when it took nothing or has got it back already.
 
-        A request that repeats the idempotency key of one that was charged took nothing itself.
+        Of all requests of one idempotency key, each of which is charged, one is given back.
 
         Raises:
             ConfigurationError: the middleware was not told that requests may be refunded.

@@ -58,8 +58,8 @@ class Protection:
         cost: hook: what the request costs; else its view's mark says it, else the policy.
         attrs: hook: short texts for the event, such as the hash of an address.
         idempotency_key: hook: under which the application will find the request to refund it, perhaps in another
-            process. A request with the key of an earlier one that was not refunded is not charged again, so the key
-            must be the application's (an order's number), not the client's.
+            process. Every request is charged, also under a key that was there before; one charge of a key can be
+            given back. The key should be the application's (an order's number): a client's could be another's too.
         challenge: hook with (request, admission): the response that shows the application's challenge; None for the
             usual 403.
         exclude: paths about which the limiter is never asked, with everything below them: ``/health``, ``/static``.
