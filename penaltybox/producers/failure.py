@@ -25,6 +25,7 @@ FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
 LOCAL_PERCENT: Final = 50
 _LOCAL_KEYS: Final = 100_000
+_TOLD_AGAIN_S: Final = 60.0
 _log = logging.getLogger("penaltybox.limiter")
 
 
@@ -124,7 +125,10 @@ def _conservative(limit: Limit, share: int) -> Limit:
 
 
 class FailureCounts:
-    """How many decisions were made without Redis, for metrics; and a line in the log when that starts and ends."""
+    """How many decisions were made without Redis, for metrics; and a line in the log when that starts and ends.
+
+    Of outages that come and go, such as those of one node of a cluster, the log hears once a minute.
+    """
 
     def __init__(self) -> None:
         self.decisions: Counter[tuple[str, str]] = Counter()
@@ -135,14 +139,18 @@ class FailureCounts:
         self.away = False
         self._before = 0
         self._told_at_s = float("-inf")
+        self._away_told_at_s = float("-inf")
+        self._told_away = False
 
-    def failed(self, error: Exception) -> None:
-        """A call of Redis failed."""
+    def failed(self, error: Exception, now_s: float) -> None:
+        """A call of Redis failed at `now_s` of a monotonic clock."""
         self.errors[type(error).__name__] += 1
         self.last_error = str(error)
         if not self.away:
             self.away = True
             self._before = self.decisions.total()
+        if now_s - self._away_told_at_s >= _TOLD_AGAIN_S:
+            self._away_told_at_s, self._told_away = now_s, True
             _log.warning("Deciding without Redis, as each scenario's `failure` says: %s", error)
 
     def refused(self, error: Exception, now_s: float) -> None:
@@ -162,4 +170,7 @@ class FailureCounts:
         if self.away:
             self.away = False
             decided = self.decisions.total() - self._before
+            if not self._told_away:
+                return
+            self._told_away = False
             _log.warning("Redis answers again; %d decisions were made without it", decided)

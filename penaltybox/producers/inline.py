@@ -170,7 +170,7 @@ class InlineLimiter:
         """An outage, or a refused login or right, is everybody's failure; any other error is this request's alone."""
         now_s = asyncio.get_running_loop().time()
         if isinstance(error, (StoreUnavailable, ConfigurationError)):
-            self.counts.failed(error)
+            self.counts.failed(error, now_s)
             self.breaker.failed(now_s, asked_at_s)
         else:
             self.counts.refused(error, now_s)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import Settings
-from penaltybox.producers.failure import Breaker
+from penaltybox.producers.failure import Breaker, FailureCounts
 from penaltybox.producers.inline import InlineLimiter
 from tests.producers.limiters import KINDS, Rig, policy, request, rig_on
 from tests.redis_servers import BINARIES, CLUSTERING, Cluster, SentinelTrio, single
@@ -272,3 +272,16 @@ def test_a_probe_that_is_never_heard_of_again_blocks_nobody() -> None:
     assert breaker.admits(1.2, 0.5)
     assert not breaker.admits(1.6, 0.5)
     assert breaker.admits(1.75, 0.5)
+
+
+def test_outages_that_come_and_go_are_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that is away between answers of the others does not flood the log; a long outage is told again."""
+    counts = FailureCounts()
+    for tick in range(600):  # ten a second
+        counts.failed(StoreUnavailable("node 2 is away"), tick / 10)
+        counts.succeeded()
+    assert [line.message.split()[0] for line in caplog.records] == ["Deciding", "Redis"]
+    for second in range(60, 180):
+        counts.failed(StoreUnavailable("all are away"), second)
+    counts.succeeded()
+    assert [line.message.split()[0] for line in caplog.records[2:]] == ["Deciding", "Deciding", "Redis"]
