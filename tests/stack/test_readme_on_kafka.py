@@ -30,9 +30,10 @@ FARMS = ("farm-1", "farm-2", "farm-3")
 SHOWN = next(block.expected for block in BLOCKS if "redis-cli" in block.text)
 COUNT = """
 curl -sS --fail "$PENALTYBOX_CLICKHOUSE_URL/?database=penaltybox" --data-binary "
-SELECT uniqExact(source), uniqExact(kafka_partition) FROM decisions FINAL GROUP BY user FORMAT TSV"
+SELECT uniqExact(source), uniqExact(kafka_partition) FROM decisions FINAL
+WHERE device IN ('farm-1', 'farm-2', 'farm-3') GROUP BY user FORMAT TSV"
 """
-"""How many languages each user's claims came in, and in how many partitions they lie."""
+"""How many languages each farm user's claims came in, and in how many partitions they lie."""
 
 
 @pytest.fixture
