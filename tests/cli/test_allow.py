@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 ONE = next(iter(BINARIES))
 
 
-@pytest.fixture
-def desk(redis_by_kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    made = Desk(redis_by_kind[ONE], monkeypatch, tmp_path)
-    made.begin()
-    return made
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_listing_hides_a_block_and_its_end_brings_it_back(
     kind: str, redis_by_kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 ONE = next(iter(BINARIES))
 
 
-@pytest.fixture
-def desk(redis_by_kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    made = Desk(redis_by_kind[ONE], monkeypatch, tmp_path)
-    made.begin()
-    return made
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ban_denies_at_once_and_a_lift_frees(
     kind: str, redis_by_kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

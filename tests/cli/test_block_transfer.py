@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 ONE = next(iter(BINARIES))
 
 
-@pytest.fixture
-def desk(redis_by_kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    made = Desk(redis_by_kind[ONE], monkeypatch, tmp_path)
-    made.begin()
-    return made
-
-
 @pytest.mark.parametrize("name", ["blocks.csv", "blocks.jsonl"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_exported_can_be_imported(

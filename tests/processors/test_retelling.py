@@ -12,7 +12,8 @@ import pytest
 from penaltybox.contracts.events import Command, Decision, Penalty
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.processors.engine import Engine
-from penaltybox.processors.retelling.recorded import Recorded, command_of, state_after
+from penaltybox.processors.remedies import command_of
+from penaltybox.processors.retelling.recorded import Recorded, state_after
 from penaltybox.processors.retelling.story import Story, differences, tell
 from penaltybox.processors.state import SubjectState
 from tests.oracle.scenario import read_scenario

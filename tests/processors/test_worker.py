@@ -11,21 +11,14 @@ from hypothesis import strategies as st
 
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.contracts.topics import TOPICS
-from penaltybox.processors.state import SubjectState, decode_state, encode_state
+from penaltybox.processors.state import encode_state
 from penaltybox.sinks.memory_store import MemoryKeys
 from penaltybox.sinks.subject_store import Mark, Write
 from tests.processors.engine_driver import Drive
-from tests.processors.worker_driver import POLICY, T0, Clock, RecordingSender, Rig, denial, denials
+from tests.processors.worker_driver import BLOCKING, POLICY, T0, Clock, RecordingSender, Rig, denial, denials, stored
 from tests.waiting import wait_until
 
 MINUTE = 60_000
-BLOCKING = POLICY.replace("then: step", "then: {level: 5m}")
-
-
-async def stored(rig: Rig, subject: str = "user:u1") -> SubjectState:
-    (blob,) = await rig.store.read([subject])
-    assert blob is not None
-    return decode_state(blob)
 
 
 async def test_a_step_is_stored_told_and_acknowledged() -> None:

@@ -8,19 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penaltybox.processors.state import SubjectState, decode_state
+from penaltybox.processors.state import decode_state
 from tests.processors.engine_driver import Drive
-from tests.processors.worker_driver import POLICY, T0, Clock, Rig, denial, denials
+from tests.processors.worker_driver import T0, Clock, Rig, denial, denials, stored
 from tests.waiting import wait_until
 
 MINUTE = 60_000
-BLOCKING = POLICY.replace("then: step", "then: {level: 5m}")
-
-
-async def stored(rig: Rig, subject: str = "user:u1") -> SubjectState:
-    (blob,) = await rig.store.read([subject])
-    assert blob is not None
-    return decode_state(blob)
 
 
 async def test_memory_is_bounded() -> None:

@@ -16,6 +16,7 @@ from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.limits import Limits
 from penaltybox.processors.seams import no_seam
+from penaltybox.processors.state import SubjectState, decode_state
 from penaltybox.processors.worker import Worker
 from penaltybox.sinks.memory_store import MemoryKeys, MemorySubjectStore
 from tests.waiting import wait_until
@@ -34,6 +35,7 @@ rules:
   abuse: {on: user, count: 3, window: 10m, then: step}
 ladder: {rungs: [warn, 5m, 1h, permanent], warn: 10m, forgive: 8h, memory: 72h}
 """
+BLOCKING = POLICY.replace("then: step", "then: {level: 5m}")
 
 
 class Raw(NamedTuple):
@@ -196,3 +198,9 @@ def denial(number: int, *, user: str = "u1", at: int = T0, **fields: Any) -> Dec
 
 def denials(count: int, start: int = 1, **fields: Any) -> list[Decision]:
     return [denial(number, **fields) for number in range(start, start + count)]
+
+
+async def stored(rig: Rig, subject: str = "user:u1") -> SubjectState:
+    (blob,) = await rig.store.read([subject])
+    assert blob is not None
+    return decode_state(blob)

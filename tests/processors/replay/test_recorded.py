@@ -12,11 +12,11 @@ from penaltybox.contracts.events import Command, Control, Penalty, encode
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.subjects import Names
 from penaltybox.processors.engine import Engine, Handling
+from penaltybox.processors.remedies import command_of
 from penaltybox.processors.replay.recorded import (
     Marker,
     Switching,
     _policy,
-    command_of,
     read_controls,
     read_penalties,
 )

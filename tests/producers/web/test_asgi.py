@@ -2,95 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
-from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request, WebSocket
+from fastapi import FastAPI, HTTPException
 from starlette.applications import Starlette
-from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Mount, Route
 
 from penaltybox.producers.http.answers import AnswerOptions, Pretence
 from penaltybox.producers.memory import MemoryLimiter
 from penaltybox.producers.web.asgi import PenaltyboxMiddleware
 from penaltybox.producers.web.decorator import limited
-from penaltybox.producers.web.marks import exempt, scenario
-from penaltybox.producers.web.protection import Protection
-from tests.producers.web.asgi_server import alive, handshake
+from penaltybox.producers.web.marks import scenario
+from tests.producers.web.asgi_shop import client, fastapi_app, protection, user_of_scope
 from tests.producers.web.shop import POLICY, USER, BrokenLimiter, RefundingLimiter
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-def user_of_scope(scope: Any) -> str | None:
-    return next((value.decode() for name, value in scope["headers"] if name == USER.encode()), None)
-
-
-def protection(limiter: Any, **given: Any) -> Protection:
-    return Protection(POLICY, limiter, **({"user": user_of_scope, "exclude": ["/health"]} | given))
-
-
-def client(app: Any, peer: str = "203.0.113.7", **given: Any) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=app, client=(peer, 4711), **given)
-    return httpx.AsyncClient(transport=transport, base_url="http://shop.test", headers={USER: "ann"})
-
-
-def fastapi_app(guard: Protection) -> FastAPI:
-    app = FastAPI()
-    app.add_middleware(PenaltyboxMiddleware, protection=guard)
-    coupons = APIRouter(prefix="/coupons")
-
-    @coupons.post("/{coupon:int}/claim")
-    async def claim(coupon: int, request: Request) -> dict[str, Any]:
-        return {"coupon": coupon, "left": request.state.penaltybox.verdict.limits[0].remaining}
-
-    @app.post("/reviews")
-    def review(request: Request) -> dict[str, bool]:
-        return {"published": not request.state.penaltybox.withheld}
-
-    @app.get("/report")
-    @scenario("report", cost=20)
-    async def report(request: Request) -> dict[str, int]:
-        return {"cost": request.state.penaltybox.request.cost}
-
-    @app.post("/orders", status_code=409)
-    async def order() -> None: ...
-
-    @app.get("/crash")
-    async def crash() -> None:
-        raise LookupError("the application's own")
-
-    @app.post("/challenges")
-    def passed(request: Request) -> bool:
-        return bool(request.state.penaltybox.outcome("challenge_passed"))
-
-    @app.get("/free")
-    @exempt
-    async def free(request: Request) -> bool:
-        return hasattr(request.state, "penaltybox")
-
-    @app.get("/health/live")
-    async def live(request: Request) -> bool:
-        return hasattr(request.state, "penaltybox")
-
-    @app.websocket("/strict/live")
-    async def feed(socket: WebSocket) -> None:
-        await socket.accept()
-        await socket.send_text("hello")
-        await socket.close()
-
-    app.include_router(coupons, prefix="/v1")
-    app.include_router(coupons)
-    return app
-
-
-@pytest.fixture
-def limiter() -> RefundingLimiter:
-    return RefundingLimiter()
 
 
 async def test_a_request_over_its_limit_is_answered_in_the_applications_place(limiter: RefundingLimiter) -> None:
@@ -324,135 +251,3 @@ async def test_a_broken_hook_breaks_nothing(limiter: RefundingLimiter, caplog: p
     assert [record.message.partition(":")[0] for record in caplog.records if "hook" in record.message] == [
         "the hook user failed, the request goes on without it"
     ]
-
-
-async def test_streams_and_background_tasks_are_untouched(limiter: RefundingLimiter) -> None:
-    """Parts arrive one by one while the application still runs, and what it does after its response is done."""
-    done, parts = asyncio.Event(), asyncio.Queue[str]()
-    app = FastAPI()
-    app.add_middleware(PenaltyboxMiddleware, protection=protection(limiter))
-
-    @app.get("/stream")
-    async def stream() -> StreamingResponse:
-        async def text() -> AsyncIterator[str]:
-            while part := await parts.get():
-                yield part
-
-        return StreamingResponse(text())
-
-    @app.get("/later")
-    async def later(tasks: BackgroundTasks) -> None:
-        tasks.add_task(done.set)
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "GET", "path": "/stream",
-        "query_string": b"", "headers": [], "client": None, "root_path": "", "http_version": "1.1",
-    }  # fmt: skip
-    running = asyncio.create_task(app(scope, receive, send))
-    for number in range(3):
-        parts.put_nowait(f"part {number}")
-        await wait_until(lambda number=number: sent and sent[-1].get("body") == f"part {number}".encode())
-        assert not running.done()
-    assert any(name == b"ratelimit" for name, _ in sent[0]["headers"]) is False  # nobody's address, so no limit
-    parts.put_nowait("")
-    await running
-    async with client(app) as http:
-        await http.get("/later")
-    assert done.is_set()
-
-
-async def test_a_client_that_leaves_is_the_applications_to_see(limiter: RefundingLimiter) -> None:
-    """The application gets the disconnect, and its own error goes through as it is."""
-
-    class Left(Exception):  # noqa: N818 - what the client did
-        pass
-
-    async def app(_: Any, receive: Any, __: Any) -> None:
-        assert (await receive())["type"] == "http.disconnect"
-        raise Left
-
-    async def receive() -> Any:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        pytest.fail(f"nobody is there: {message}")
-
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
-    with pytest.raises(Left):
-        await PenaltyboxMiddleware(app, protection(limiter))(scope, receive, send)
-
-
-async def test_lifespan_opens_and_closes_the_limiter(limiter: RefundingLimiter) -> None:
-    """The limiter is opened once before the first request, used by all, and closed when the server stops the app."""
-    app = fastapi_app(protection(limiter.opening))
-    for lives in (1, 2):
-        async with alive(app), client(app) as http:
-            assert (limiter.opened, limiter.closed) == (lives, lives - 1)
-            assert [(await http.get("/report")).status_code for _ in range(2)] == [200, 200]
-        assert (limiter.opened, limiter.closed) == (lives, lives)
-
-
-def test_another_loop_opens_its_own(limiter: RefundingLimiter) -> None:
-    """Connections belong to a loop: an application that is used in two of them has two limiters."""
-    app = fastapi_app(protection(limiter.opening))
-
-    async def ask() -> int:
-        async with client(app) as http:
-            return (await http.get("/report")).status_code
-
-    assert [asyncio.run(ask()) for _ in range(2)] == [200, 200]
-    assert (limiter.opened, limiter.closed) == (2, 2)  # each with its loop
-
-
-async def test_a_limiter_that_cannot_be_opened_stops_the_start() -> None:
-    """What is wrong with the configuration is told when the server starts, not by the thousandth request."""
-
-    def opening() -> Any:
-        raise ValueError("no such policy")
-
-    with pytest.raises(RuntimeError, match="no such policy"):
-        async with alive(fastapi_app(protection(opening))):
-            pass
-
-
-async def test_a_limiter_is_opened_again_after_a_failure() -> None:
-    """Without lifespan the first request opens it; meanwhile the failure policy answers."""
-    limiter, ready = RefundingLimiter(), False
-
-    def opening() -> Any:
-        if not ready:
-            raise OSError("away")
-        return limiter.opening()
-
-    guard = protection(opening)
-    async with client(fastapi_app(guard)) as http:
-        assert (await http.get("/report")).status_code == 200
-        assert (await http.get("/closed")).status_code == 503
-        ready = True
-
-        async def asked() -> bool:
-            return (await http.get("/closed")).status_code == 404
-
-        await wait_until(asked)
-    assert guard.access.failures >= 2
-
-
-async def test_websocket_handshakes_are_decided(limiter: RefundingLimiter) -> None:
-    """An allowed handshake goes on and tells its quota; a refused one is answered before it is accepted."""
-    app = fastapi_app(protection(limiter))
-    accepted, hello, _ = await handshake(app, "/strict/live", {USER: "ann"})
-    assert (accepted["type"], hello["text"]) == ("websocket.accept", "hello")
-    assert dict(accepted["headers"])[b"ratelimit"] == b'"user:daily";r=4;t=86400'
-    start, body = await handshake(app, "/strict/live", {})
-    assert (start["status"], b"missing" in body["body"]) == (400, True)
-    (closed,) = await handshake(app, "/strict/live", {}, denial=False)
-    assert closed["type"] == "websocket.close"
-    assert limiter.asked[0].route == "GET /strict/live"

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@pytest.fixture
-def limiter() -> RefundingLimiter:
-    return RefundingLimiter()
-
-
 def subjects(user: str, *_: Any, **__: Any) -> dict[str, str]:
     return {"user": user}
 

@@ -69,11 +69,6 @@ def shop(guard: Protection) -> Any:
     return client
 
 
-@pytest.fixture
-def limiter() -> RefundingLimiter:
-    return RefundingLimiter()
-
-
 def test_a_request_over_its_limit_is_answered_in_the_views_place(limiter: RefundingLimiter) -> None:
     """Two claims pass and tell what is left, the third is a 429; Flask's rule is the route."""
     http = shop(protection(limiter))

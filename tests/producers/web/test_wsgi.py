@@ -65,11 +65,6 @@ def shop(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     return [b"nobody asked" if admission is None else admission.verdict.action.encode()]
 
 
-@pytest.fixture
-def limiter() -> RefundingLimiter:
-    return RefundingLimiter()
-
-
 def test_a_request_over_its_limit_is_answered_in_the_applications_place(limiter: RefundingLimiter) -> None:
     """Two claims pass and tell what is left, the third is a 429; HEAD gets the fields without a body."""
     app = PenaltyboxWSGI(shop, protection(limiter))
