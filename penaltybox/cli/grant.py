@@ -13,8 +13,7 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
-
-_TRUSTED = ("user", "device", "api_key")
+from penaltybox.contracts.subjects import TRUSTED
 
 
 def grant(
@@ -36,7 +35,7 @@ def grant(
     values, at_ms = settings(), now_ms()
     policy = policy_now(policy_file, values)
     name = typed_subject(subject, values)
-    if name.partition(":")[0] not in _TRUSTED:
+    if name.partition(":")[0] not in TRUSTED:
         raise ConfigurationError(f"subject: got {name}, wanted a user, device or api_key; others earn no trust")
     if not points:
         raise ConfigurationError("--points: got 0, wanted points to add or to take away")

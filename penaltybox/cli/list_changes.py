@@ -10,8 +10,9 @@ import msgspec
 from penaltybox.cli.console import instant, out, print_json
 from penaltybox.cli.control import control, opened, tell
 from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.keyspace import LISTS_CHANGED
 from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.sinks.lists import LISTS, Allowed, Banned, HandLists
+from penaltybox.sinks.lists import Allowed, Banned, HandLists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ def ban_range(
         async with opened(values) as (link, untold):
             lists = _lists(values, link)
             record = control("cidr", f"cidr:{where}", told, actor=actor, reason=reason)
-            await untold.commit([lists.ban({where: value})], [record], say=LISTS)
+            await untold.commit([lists.ban({where: value})], [record], say=LISTS_CHANGED)
             await tell(values, untold)
 
     asyncio.run(change())
@@ -66,7 +67,7 @@ def unban_range(values: Settings, where: str, actor: str, reason: str, *, as_jso
             if where not in await lists.banned():
                 return False
             record = control("cidr", f"cidr:{where}", actor=actor, reason=reason)
-            await untold.commit([lists.unban([where])], [record], say=LISTS)
+            await untold.commit([lists.unban([where])], [record], say=LISTS_CHANGED)
             await tell(values, untold)
             return True
 
@@ -119,7 +120,7 @@ async def change_allowlist(
             steps.append((lists.disallow(part), [_record(actor, reason, field, None) for field in part]))
         done = 0
         for number, (command, records) in enumerate(steps, 1):
-            await untold.commit([command], records, say=LISTS if number == len(steps) else "")
+            await untold.commit([command], records, say=LISTS_CHANGED if number == len(steps) else "")
             done += len(records)
             progress(done)
         about = [entry for field, value in add.items() if (entry := lists.entry(field, value)) is not None]

@@ -12,6 +12,7 @@ from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings
 from penaltybox.cli.control import control, opened, tell
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, policy_now, reason_given
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.policy import limits_by_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ def show(subject: Subject, *, policy_file: PolicyFile = None, as_json: AsJson = 
     values = settings()
     name, policy = _customer(subject, values), policy_now(policy_file, values)
     plan = asyncio.run(_read(values, name))
-    rows = [_in_force(path, limit, plan, policy) for path, limit in _limits(policy).items()]
+    rows = [_in_force(path, limit, plan, policy) for path, limit in limits_by_path(policy.limits).items()]
     if as_json:
         limits = {path: {"limit": number, "window_ms": limit.window_ms, "from": source}
                   for path, limit, number, source in rows}  # fmt: skip
@@ -121,15 +122,6 @@ def _described(plan: CustomerPlan) -> str:
     return ", ".join(parts) or "the policy's limits"
 
 
-def _limits(policy: Policy) -> dict[str, Limit]:
-    return {
-        f"{scenario}/{on}:{limit.name}": limit
-        for scenario, dimensions in policy.limits.items()
-        for on, thresholds in dimensions.items()
-        for limit in thresholds
-    }
-
-
 def _in_force(path: str, limit: Limit, plan: CustomerPlan, policy: Policy) -> tuple[str, Limit, int, str]:
     if path in plan.limits:
         return path, limit, plan.limits[path], "own"
@@ -139,7 +131,7 @@ def _in_force(path: str, limit: Limit, plan: CustomerPlan, policy: Policy) -> tu
 
 def _own_limit(text: str, policy: Policy) -> tuple[str, int]:
     path, equals, number = text.rpartition("=")
-    known = _limits(policy)
+    known = limits_by_path(policy.limits)
     if not equals or path not in known:
         raise ConfigurationError(
             f"--limit: got {text!r}, wanted NAME=N with one of {', '.join(sorted(known)) or 'none'}"

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SLOTS = 16384
+LISTS_CHANGED = "#lists"
+"""Message on the events channel: allowlist or banned ranges have changed. No subject looks like it."""
+POLICY_CHANGED = "#policy"
+"""Message on the events channel: another policy is in force."""
 MAX_NAME_BYTES = 128
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 

@@ -7,10 +7,13 @@ comments and the order of keys don't change it.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Algorithm = Literal["fixed_window", "sliding_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"]
 Answer = Literal["deny", "challenge", "shadow"]
@@ -61,6 +64,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long a process may let a subject with much quota left through without asking Redis again."""
     messages: dict[str, dict[str, str]] = {}
     """Answer -> language -> the sentence that a refused person reads."""
+
+
+def limits_by_path(limits: Mapping[str, Mapping[str, tuple[Limit, ...]]]) -> dict[str, Limit]:
+    """``scenario/dimension:limit name``, a limit's name in plans and overrides -> the limit."""
+    return {
+        f"{scenario}/{on}:{limit.name}": limit
+        for scenario, dimensions in limits.items()
+        for on, thresholds in dimensions.items()
+        for limit in thresholds
+    }
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

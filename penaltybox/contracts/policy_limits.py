@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from penaltybox.contracts.policy import Algorithm, Answer, Failure, Limit, Missing, Scenario
+from penaltybox.contracts.policy import Algorithm, Answer, Failure, Limit, Missing, Scenario, limits_by_path
 
 if TYPE_CHECKING:
     from penaltybox.contracts.policy_yaml import Node
@@ -148,12 +148,7 @@ def _messages(node: Node) -> dict[str, dict[str, str]]:
 
 def read_plans(node: Node, limits: Limits) -> dict[str, dict[str, int]]:
     """Plan -> `scenario/dimension:limit name` -> limit; a name that no limit has is refused."""
-    known = {
-        f"{scenario}/{on}:{limit.name}"
-        for scenario, dimensions in limits.items()
-        for on, thresholds in dimensions.items()
-        for limit in thresholds
-    }
+    known = limits_by_path(limits)
     found: dict[str, dict[str, int]] = {}
     for plan, entries in node.pairs():
         found[plan] = {}

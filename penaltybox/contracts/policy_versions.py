@@ -12,8 +12,6 @@ from penaltybox.contracts.policy_file import parse_policy
 if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
 
-SWITCHED: Final = "#policy"
-"""Message on the events channel: another policy is in force."""
 MAX_TEXT_BYTES: Final = 512 * 1024
 """Of a policy's text: its record must pass the broker's limit of 1 MiB a message, whatever JSON makes of it."""
 VERSION_KEY: Final = "policy:"

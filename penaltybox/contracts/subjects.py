@@ -27,6 +27,8 @@ DIMENSION: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SAFE = re.compile(r"[A-Za-z0-9\-._~]+")
 _MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
 _OTHERS = 3
+TRUSTED: Final = ("api_key", "user", "device")
+"""Dimensions that earn trust, the most specific first; others have none."""
 _SPECIFICITY = {"api_key": 0, "user": 1, "device": 2, "ip": 8, "scenario": 9, "route": 9}
 
 

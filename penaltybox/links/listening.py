@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penaltybox.contracts.errors import PenaltyboxError
+from penaltybox.contracts.keyspace import LISTS_CHANGED, POLICY_CHANGED
 from penaltybox.links.exchange import ServerLink
 from penaltybox.links.subscriptions import Subscription, monotonic_ms
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from penaltybox.links.exchange import Link
 
 _log = logging.getLogger(__name__)
-LISTS: Final = b"#lists"
-POLICY: Final = b"#policy"
+_LISTS: Final = LISTS_CHANGED.encode()
+_POLICY: Final = POLICY_CHANGED.encode()
 _TOPOLOGY_S: Final = 5.0
 """How often the nodes of a cluster are looked at again when none was lost."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
@@ -139,9 +140,9 @@ class Listener:
             _log.warning("changes of blocks are not heard, so nothing is remembered longer than 1 s: %s", error)
 
     def _hear(self, message: bytes) -> None:
-        if message == LISTS:
+        if message == _LISTS:
             self._hearer.lists_changed()
-        elif message == POLICY:
+        elif message == _POLICY:
             self._hearer.policy_changed()
         elif not message.startswith(b"#"):
             self._hearer.changed(message.decode("utf-8", "replace"))

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.errors import StoreUnavailable
-from penaltybox.contracts.keyspace import slot_of
+from penaltybox.contracts.keyspace import LISTS_CHANGED, slot_of
 from penaltybox.processors.announcements import Message
 from penaltybox.processors.hand import ATTEMPTS
 from penaltybox.processors.put_back import ALLOW_KEY, PLAN_KEY
@@ -99,7 +99,7 @@ async def erase_traces(store: RedisSubjectStore, traces: Traces, subject: str, n
     said = [("PUBLISH", events, subject)]
     if traces.listed:
         await store.link.exchange([("HDEL", store.keys.allow, subject)], [slot_of(store.keys.allow)])
-        said.append(("PUBLISH", events, "#lists"))
+        said.append(("PUBLISH", events, LISTS_CHANGED))
     await store.link.exchange(said, [slot_of(events)] * len(said))
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError
-from penaltybox.contracts.policy_versions import SWITCH_KEY, SWITCHED, VERSION_KEY, StoredPolicy, Switch, read_version
+from penaltybox.contracts.keyspace import LISTS_CHANGED, POLICY_CHANGED
+from penaltybox.contracts.policy_versions import SWITCH_KEY, VERSION_KEY, StoredPolicy, Switch, read_version
 from penaltybox.contracts.subjects import parse_subject
 from penaltybox.processors.generations import read_control
 from penaltybox.sinks.customer_plans import CustomerPlan, CustomerPlans
-from penaltybox.sinks.lists import LISTS, Allowed, Banned, HandLists
+from penaltybox.sinks.lists import Allowed, Banned, HandLists
 from penaltybox.sinks.policy_versions import switching
 from penaltybox.sinks.redis_store import pausing
 
@@ -95,7 +96,7 @@ async def _lists(controls: Mapping[str, Control], untold: Untold) -> tuple[int, 
     changes += [lists.disallow(part) for part in _parts(removed)]
     changes += [lists.unban(part) for part in _parts(unbanned)]
     if changes:
-        await untold.commit(changes, [], say=LISTS)
+        await untold.commit(changes, [], say=LISTS_CHANGED)
     return len(allowed), len(banned)
 
 
@@ -141,7 +142,7 @@ async def _policies(controls: Mapping[str, Control], untold: Untold) -> Policy |
         log.error("The policy in force is put back as it was, but this release cannot use it: %s", error)  # noqa: TRY400 - a sentence says it
         policy = None
     switch = Switch(version=last.value, ts=last.ts, actor=last.actor, reason=last.reason, verb="restore")
-    await untold.commit(switching(keys, stored, switch), [], say=SWITCHED)
+    await untold.commit(switching(keys, stored, switch), [], say=POLICY_CHANGED)
     return policy
 
 

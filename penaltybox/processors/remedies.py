@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from penaltybox.contracts.durations import format_duration
-from penaltybox.contracts.events import Hold, Penalty
+from penaltybox.contracts.durations import format_duration, parse_duration
+from penaltybox.contracts.events import Command, Hold, Penalty, Verb
 from penaltybox.contracts.ids import penalty_id
-from penaltybox.contracts.subjects import value_hash
+from penaltybox.contracts.subjects import TRUSTED, value_hash
 from penaltybox.processors.ladder import NONE, active, prior_rung
 from penaltybox.sinks.subject_store import Mark
 
 if TYPE_CHECKING:
-    from penaltybox.contracts.events import Command, Outcome
+    from penaltybox.contracts.events import Outcome
     from penaltybox.contracts.policy import Policy, Rung
     from penaltybox.processors.state import SubjectState
 
 COMMANDED: Final = "hand"
 """The rule named in holds and penalties that a person imposed."""
 MAX_TRUST: Final = 32
-_TRUSTED: Final = ("user", "device", "api_key")
 _PASSES: Final = ("user", "device")
 
 
@@ -32,7 +31,7 @@ def outcome(policy: Policy, state: SubjectState, record: Outcome, t: int) -> tup
         Whether a penalty record (a lift) was written, and whether anything changed.
     """
     dimension = state.dimension
-    changed = dimension in _TRUSTED and _earn(policy, state, record, t)
+    changed = dimension in TRUSTED and _earn(policy, state, record, t)
     if record.label != "challenge_passed" or dimension not in _PASSES:
         return False, changed
     until = t + policy.pass_ms
@@ -106,6 +105,37 @@ def command(policy: Policy, state: SubjectState, record: Command, t: int) -> boo
     track.at = max(track.at, t)
     track.counters, track.sets = {}, {}
     return True
+
+
+def command_of(penalty: Penalty) -> Command | None:
+    """The command that a penalty by hand is the record of: given again it writes the same penalty.
+
+    None if a rule made it, or its record is of a kind that no verb of today leads to.
+    """
+    verb: Any = penalty.evidence.get("verb")
+    if penalty.origin != COMMANDED or verb not in get_args(Verb):
+        return None
+    points = penalty.evidence.get("points")
+    banned = verb == "ban" and penalty.action == "deny"
+    return Command(
+        id=penalty.trigger_id,
+        ts=penalty.ts,
+        verb=verb,
+        subject=penalty.subject,
+        actor=penalty.actor or "unknown",
+        reason=penalty.note or "unknown",
+        level=penalty.to if verb == "ban" else "",
+        for_ms=penalty.until - penalty.ts if banned and penalty.until is not None else None,
+        keep_level=verb == "unban" and penalty.to != "none",
+        grace_ms=grace_of(penalty),
+        points=points if isinstance(points, int) else 0,
+    )
+
+
+def grace_of(penalty: Penalty) -> int:
+    """The grace that a lift by hand gave, in ms."""
+    grace = penalty.evidence.get("grace")
+    return parse_duration(grace) if isinstance(grace, str) else 0
 
 
 def _set_rung(state: SubjectState, target: Rung | None, t: int) -> None:

@@ -18,7 +18,8 @@ from penaltybox.producers.aggregation import Aggregation, Refusal, user_of
 from penaltybox.producers.caches import BlockedCache, Held, Moment, Recalls
 from penaltybox.producers.decisions import bare, seconds
 from penaltybox.producers.leases import Leases, counters_of
-from penaltybox.producers.lists import NEVER, Lists, combined_subject
+from penaltybox.producers.limiter import subject_of
+from penaltybox.producers.lists import NEVER, Lists
 from penaltybox.producers.sampling import Sampling
 from penaltybox.producers.verdict import Verdict
 
@@ -220,7 +221,7 @@ class CachedDecider:
     def _subjects(self, request: Request, names: Names) -> list[str]:
         subjects = [name.text for name in names]
         for dimensions in self._combined:
-            text = combined_subject(dimensions, request, self._canonicaliser)
+            text = subject_of(dimensions, request, request.subjects, self._canonicaliser)
             if text is not None:
                 subjects.append(text)
         return subjects
@@ -290,7 +291,7 @@ class CachedDecider:
             for limit in verdict.limits:
                 on = limit.name.partition(":")[0]
                 if on not in counted:
-                    counted[on] = combined_subject(on, stored, self._canonicaliser) or ""
+                    counted[on] = subject_of(on, stored, stored.subjects, self._canonicaliser) or ""
             counters = counters_of(request, verdict, counted)
             self._leases.grant(key, request, verdict, counters, asked_at=asked_at, length_ms=scenario.allow_cache_ms)
             self._wake()

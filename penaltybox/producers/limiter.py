@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from penaltybox.producers.algorithms import Counting
     from penaltybox.producers.verdict import Verdict
 
-_VIRTUAL: Final = frozenset({"scenario", "route"})
+VIRTUAL: Final = frozenset({"scenario", "route"})
+"""Parts of a combination that are fields of the request, not subjects."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -140,7 +141,9 @@ class Limiter:
     def give_back(self, request: Request, names: Collection[str], now_ms: int) -> None:
         """Gives what an allowed request took back to these limits (``dimension:limit name``)."""
         for applied in self._scenarios.get(request.scenario, ()):
-            key = self._key(applied.on, request) if applied.name in names else None
+            if applied.name not in names:
+                continue
+            key = subject_of(applied.on, request, request.subjects, self._canonicaliser)
             if key is not None:
                 applied.counter.give(key, request.cost, request.ts_ms, now_ms)
 
@@ -155,23 +158,35 @@ class Limiter:
         for applied in self._scenarios.get(request.scenario, ()):
             on = applied.on
             if on not in keys:
-                keys[on] = self._key(on, request)
+                keys[on] = subject_of(on, request, request.subjects, self._canonicaliser)
             key = keys[on]
             if key is not None:
                 asked.append(_Asked(applied, key, applied.counter.wait_ms(key, request.cost, request.ts_ms)))
         return asked
 
-    def _key(self, on: str, request: Request) -> str | None:
-        """Canonical text of the subject that a limit counts; None when the request has no such subject."""
-        if "+" not in on and on not in _VIRTUAL:
-            value = request.subjects.get(on)
-            return None if value is None else self._canonicaliser.subject(on, value)
-        parts = []
-        for part in on.split("+"):
-            if part in _VIRTUAL:
-                parts.append(encode_value(request.scenario if part == "scenario" else request.route))
-            elif part in request.subjects:
-                parts.append(self._canonicaliser.subject(part, request.subjects[part]).partition(":")[2])
-            else:
-                return None
-        return f"{on}:{'+'.join(parts)}"
+
+def subject_of(on: str, request: Request, subjects: Mapping[str, str], canonicaliser: Canonicaliser) -> str | None:
+    """Canonical text of what a dimension or combination names, e.g. ``device+route:d1+POST%20%2Fx``.
+
+    None when the request lacks a part of it.
+
+    Args:
+        on: dimension or combination.
+        request: its scenario and route.
+        subjects: its subjects as they are counted (hashed ones as HMAC).
+        canonicaliser: how they are written.
+
+    Raises:
+        BadEvent: a subject that is not allowed.
+    """
+    if "+" not in on and on not in VIRTUAL:
+        return canonicaliser.subject(on, subjects[on]) if on in subjects else None
+    parts = []
+    for part in on.split("+"):
+        if part in VIRTUAL:
+            parts.append(encode_value(request.scenario if part == "scenario" else request.route))
+        elif part in subjects:
+            parts.append(canonicaliser.subject(part, subjects[part]).partition(":")[2])
+        else:
+            return None
+    return f"{on}:{'+'.join(parts)}"

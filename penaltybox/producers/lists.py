@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 from penaltybox.contracts.errors import BadEvent
-from penaltybox.contracts.keyspace import Keyspace, slot_of
-from penaltybox.contracts.subjects import Canonicaliser, encode_value, parse_subject
+from penaltybox.contracts.keyspace import Keyspace
+from penaltybox.contracts.subjects import Canonicaliser, parse_subject
+from penaltybox.links.hashes import hash_fields
+from penaltybox.producers.limiter import subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from penaltybox.contracts.policy import AllowEntry
     from penaltybox.contracts.subjects import Name
@@ -27,10 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 NEVER: Final = 1 << 62
 """End of what has no end."""
-SCAN_COUNT: Final = 500
-"""Fields per HSCAN: read and understood in a few milliseconds, so that requests go on meanwhile."""
 _MAPPED: Final = b"\x00" * 10 + b"\xff\xff"
-_VIRTUAL: Final = frozenset({"scenario", "route"})
 _V4, _V6 = 32, 128
 _MAPPED_BITS = _V6 - _V4
 Entry = TypeVar("Entry")
@@ -177,7 +176,7 @@ class Lists:
                 if subjects.get(name.text, 0) > now:
                     return Listing("allow", name.text, subjects[name.text])
             for dimensions in self._combined:
-                text = combined_subject(dimensions, request, self._canonicaliser)
+                text = subject_of(dimensions, request, request.subjects, self._canonicaliser)
                 if text is not None and subjects.get(text, 0) > now:
                     return Listing("allow", text, subjects[text])
         where = Range.of(address) if address is not None else None
@@ -191,19 +190,6 @@ class Lists:
 
 def _severity(listing: Listing) -> tuple[bool, int]:
     return listing.action == "deny", listing.until_ms
-
-
-def combined_subject(dimensions: str, request: Request, canonicaliser: Canonicaliser) -> str | None:
-    """Canonical text of a request's combination, e.g. ``device+route:d1+POST%20%2Fx``; None when it lacks a part."""
-    values = []
-    for part in dimensions.split("+"):
-        if part in _VIRTUAL:
-            values.append(encode_value(request.scenario if part == "scenario" else request.route))
-        elif part in request.subjects:
-            values.append(canonicaliser.subject(part, request.subjects[part]).partition(":")[2])
-        else:
-            return None
-    return f"{dimensions}:{'+'.join(values)}"
 
 
 class ListSource:
@@ -228,14 +214,14 @@ class ListSource:
         """
         lists = Lists(entries, self._canonicaliser)
         wrong = []
-        async for field, value in self._fields(self._keys.allow):
+        async for field, value in hash_fields(self._link, self._keys.allow):
             try:
                 understood = lists.allow(field.decode(), _allow_value.decode(value).until)
             except ValueError:
                 understood = False
             if not understood:
                 wrong.append((self._keys.allow, field))
-        async for field, value in self._fields(self._keys.cidr):
+        async for field, value in hash_fields(self._link, self._keys.cidr):
             try:
                 ban = _ban_value.decode(value)
                 understood = lists.ban(field.decode(), ban.action, ban.until)
@@ -252,13 +238,3 @@ class ListSource:
                 wrong[0][0],
             )
         return lists
-
-    async def _fields(self, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
-        cursor: bytes | int = 0
-        while True:
-            command = ("HSCAN", key, cursor, "COUNT", SCAN_COUNT)
-            ((cursor, flat),) = await self._link.exchange([command], [slot_of(key)])
-            for field, value in zip(flat[::2], flat[1::2], strict=True):
-                yield field, value
-            if int(cursor) == 0:
-                return

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penaltybox.contracts.keyspace import Keyspace
-from penaltybox.contracts.subjects import Canonicaliser, encode_value, specificity
+from penaltybox.contracts.subjects import TRUSTED, Canonicaliser, specificity
+from penaltybox.producers.limiter import VIRTUAL, subject_of
 from penaltybox.producers.scripts import script
 from penaltybox.producers.verdict import LimitState
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.pseudonyms import Pseudonyms
 
-VIRTUAL: Final = frozenset({"scenario", "route"})
 _AUTHENTICATED: Final = ("api_key", "user")
-_TRUSTED: Final = ("api_key", "user", "device")
 _MAX_QUESTIONS: Final = 4096
 _WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 _MAX_LEVEL: Final = 1 << 53
@@ -116,9 +115,9 @@ class Question:
         more = [on for on in (*limited, *combinations) if on not in dimensions and known.issuperset(on.split("+"))]
         self.on = (*dimensions, *dict.fromkeys(more))
         self.authenticated = any(one in dimensions for one in _AUTHENTICATED)
-        self.trusted = self._first(_TRUSTED)
+        self.trusted = self._first(TRUSTED)
         self.customer = self._first(_AUTHENTICATED)
-        self.passing = [self.on.index(one) for one in _TRUSTED if one in dimensions] if "ip" in dimensions else []
+        self.passing = [self.on.index(one) for one in TRUSTED if one in dimensions] if "ip" in dimensions else []
         self.address = self.on.index("ip") if "ip" in dimensions else None
         self.limits = tuple(
             self._applied(policy, name, on, limit) for on in limited for limit in policy.limits[name][on]
@@ -242,19 +241,13 @@ class Questions:
         if self._pseudonyms is not None:
             subjects = self._pseudonyms.of_subjects(subjects)
         found = [name.text for name in self._canonicaliser.names(subjects)]
-        found.extend(self._combination(on, request, subjects) for on in question.on[len(found) :])
+        for on in question.on[len(found) :]:
+            text = subject_of(on, request, subjects, self._canonicaliser)
+            if text is not None:  # the question is only about combinations whose parts are there
+                found.append(text)
         return found
 
     def stems(self, subjects: Sequence[str]) -> list[str]:
         """What the keys of these subjects start with."""
         stem = self._stem
         return [f"{stem}{subject}}}" for subject in subjects]
-
-    def _combination(self, on: str, request: Request, subjects: Mapping[str, str]) -> str:
-        parts = []
-        for part in on.split("+"):
-            if part in VIRTUAL:
-                parts.append(encode_value(request.scenario if part == "scenario" else request.route))
-            else:
-                parts.append(self._canonicaliser.subject(part, subjects[part]).partition(":")[2])
-        return f"{on}:{'+'.join(parts)}"

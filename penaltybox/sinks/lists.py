@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
 from penaltybox.contracts.errors import BadEvent
-from penaltybox.contracts.keyspace import Keyspace, slot_of
+from penaltybox.contracts.keyspace import Keyspace
 from penaltybox.contracts.listing import as_range
 from penaltybox.contracts.policy import AllowEntry
 from penaltybox.contracts.subjects import Canonicaliser, parse_subject
+from penaltybox.links.hashes import SCAN_COUNT, hash_fields
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penaltybox.links.exchange import Command, Link
 
 _log = logging.getLogger(__name__)
-LISTS: Final = "#lists"
-"""What the events channel says when a list has changed."""
-SCAN_COUNT: Final = 500
-"""Fields per HSCAN: read and understood in a few milliseconds."""
 
 
 class Allowed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,7 +121,7 @@ class HandLists:
 
     async def _read(self, key: str, kind: type[Value]) -> dict[str, Value]:
         found, wrong = {}, []
-        async for field, value in self._fields(key):
+        async for field, value in hash_fields(self._link, key):
             try:
                 found[field.decode()] = msgspec.json.decode(value, type=kind)
             except ValueError:
@@ -134,16 +131,6 @@ class HandLists:
                 "%d entries of %s cannot be read and do nothing, e.g. field %r", len(wrong), key, wrong[0][:80]
             )
         return found
-
-    async def _fields(self, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
-        cursor: bytes | int = 0
-        while True:
-            command = ("HSCAN", key, cursor, "COUNT", SCAN_COUNT)
-            ((cursor, flat),) = await self._link.exchange([command], [slot_of(key)])
-            for field, value in zip(flat[::2], flat[1::2], strict=True):
-                yield field, value
-            if int(cursor) == 0:
-                return
 
 
 Value = TypeVar("Value", Allowed, Banned)

@@ -8,8 +8,8 @@ import msgspec
 
 from penaltybox.contracts.events import Control
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.keyspace import Keyspace, slot_of
-from penaltybox.contracts.policy_versions import SWITCH_KEY, SWITCHED, VERSION_KEY, StoredPolicy, Switch
+from penaltybox.contracts.keyspace import POLICY_CHANGED, Keyspace, slot_of
+from penaltybox.contracts.policy_versions import SWITCH_KEY, VERSION_KEY, StoredPolicy, Switch
 from penaltybox.links.policies import read_policy
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ async def put_in_force(untold: Untold, stored: StoredPolicy, switch: Switch) -> 
         StoreUnavailable: Redis did not answer; do it again.
     """
     records = [version_record(stored), switch_record(switch)]
-    await untold.commit(switching(untold.keys, stored, switch), records, say=SWITCHED)
+    await untold.commit(switching(untold.keys, stored, switch), records, say=POLICY_CHANGED)
 
 
 def switching(keys: Keyspace, stored: StoredPolicy, switch: Switch) -> list[Command]:

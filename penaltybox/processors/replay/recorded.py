@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command, Control, Penalty
 from penaltybox.contracts.policy import Policy
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.policy_versions import VERSION_KEY
 from penaltybox.contracts.topics import Topics
+from penaltybox.processors.remedies import COMMANDED, command_of
 from penaltybox.processors.topic_log import read_topic
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.records import Entry
-
-_VERBS: Final = ("ban", "unban", "pardon", "grant")
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +132,7 @@ def read_penalties(raws: Iterable[bytes]) -> tuple[list[tuple[int, Command]], fr
             continue
         if penalty.late:
             late.add(penalty.trigger_id)
-        if penalty.origin == "hand":
+        if penalty.origin == COMMANDED:
             command = command_of(penalty)
             if command is None:
                 unknown += 1
@@ -145,28 +143,6 @@ def read_penalties(raws: Iterable[bytes]) -> tuple[list[tuple[int, Command]], fr
     )
     found = sorted(((one.ts, one) for one in commands.values()), key=lambda pair: (pair[0], pair[1].id))
     return found, frozenset(late), remarks
-
-
-def command_of(penalty: Penalty) -> Command | None:
-    """The command that led to a penalty by hand; None for what no verb of today would lead to."""
-    verb: Any = penalty.evidence.get("verb")
-    if verb not in _VERBS:
-        return None
-    grace, points = penalty.evidence.get("grace"), penalty.evidence.get("points")
-    lasts = None if penalty.until is None else penalty.until - penalty.ts
-    return Command(
-        id=penalty.trigger_id,
-        ts=penalty.ts,
-        verb=verb,
-        subject=penalty.subject,
-        actor=penalty.actor or "unknown",
-        reason=penalty.note or "unknown",
-        level=penalty.to if verb == "ban" else "",
-        for_ms=lasts if verb == "ban" and lasts != penalty.to_ms else None,
-        keep_level=verb == "unban" and penalty.to != "none",
-        grace_ms=parse_duration(grace) if isinstance(grace, str) else 0,
-        points=points if isinstance(points, int) else 0,
-    )
 
 
 class Switching:

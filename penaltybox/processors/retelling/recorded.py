@@ -1,24 +1,22 @@
-"""What a recorded penalty says of the state that it left: a command to give again, or a state to take over."""
+"""What recorded penalties say of the state that they left: a state to take over."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.events import Command, Hold, Penalty
+from penaltybox.contracts.events import Hold, Penalty
 from penaltybox.processors.ladder import later
-from penaltybox.processors.remedies import COMMANDED
+from penaltybox.processors.remedies import grace_of
 from penaltybox.processors.state import SubjectState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penaltybox.contracts.events import Decision, Outcome, Verb
+    from penaltybox.contracts.events import Decision, Outcome
     from penaltybox.contracts.policy import Policy
 
 SHARED_IP = "shared_ip"
 PASSED = "challenge_passed"
-_VERBS: dict[str, Verb] = {"ban": "ban", "unban": "unban", "pardon": "pardon", "grant": "grant"}
 
 
 class Recorded(NamedTuple):
@@ -28,27 +26,6 @@ class Recorded(NamedTuple):
     broker_ms: int
     partition: int = 0
     offset: int = 0
-
-
-def command_of(penalty: Penalty) -> Command | None:
-    """The step by hand that a penalty is the record of; None if a rule made it, or its record says too little."""
-    verb = _VERBS.get(str(penalty.evidence.get("verb", "")))
-    if penalty.origin != COMMANDED or verb is None:
-        return None
-    bounded = verb == "ban" and penalty.action == "deny" and penalty.until is not None
-    return Command(
-        id=penalty.trigger_id,
-        ts=penalty.ts,
-        verb=verb,
-        subject=penalty.subject,
-        actor=penalty.actor or "unknown",
-        reason=penalty.note or "not told",
-        level=penalty.to if verb == "ban" else "",
-        for_ms=penalty.until - penalty.ts if bounded and penalty.until is not None else None,
-        keep_level=verb == "unban" and penalty.to != "none",
-        grace_ms=_grace_ms(penalty),
-        points=_number(penalty.evidence.get("points")),
-    )
 
 
 def adopt(state: SubjectState, penalty: Penalty, policy: Policy) -> None:
@@ -93,7 +70,7 @@ def _adopt_lift(state: SubjectState, penalty: Penalty) -> None:
         return
     track.deny = None
     track.rung, track.rung_ms, track.end = _rung(penalty.to), penalty.to_ms, penalty.ts
-    grace_ms = _grace_ms(penalty)
+    grace_ms = grace_of(penalty)
     if grace_ms:
         state.grace_until = max(state.grace_until, penalty.ts + grace_ms)
 
@@ -106,12 +83,3 @@ def _asks_challenge(policy: Policy, name: str) -> bool:
 
 def _rung(name: str) -> str:
     return "" if name == "none" else name
-
-
-def _grace_ms(penalty: Penalty) -> int:
-    grace = penalty.evidence.get("grace")
-    return parse_duration(grace) if isinstance(grace, str) else 0
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -13,7 +13,8 @@ import msgspec
 from penaltybox.contracts.events import Command, Decision, Outcome, Penalty
 from penaltybox.processors.engine import CHANGED, Event, Handling, step
 from penaltybox.processors.ladder import active
-from penaltybox.processors.retelling.recorded import Recorded, adopt, command_of
+from penaltybox.processors.remedies import command_of
+from penaltybox.processors.retelling.recorded import Recorded, adopt
 from penaltybox.processors.retelling.verdicts import (
     WORDS,
     Progress,
