@@ -127,10 +127,6 @@ class Leases:
         """Requests that a lease treats alike."""
         return request.scenario, request.route, request.established, *subjects
 
-    def outstanding(self, counter: str) -> int:
-        """What may have been let through of a counter without being counted."""
-        return self._outstanding.get(counter, 0)
-
     def find(self, key: tuple[object, ...]) -> Lease | None:
         """The lease of these requests; it may be over."""
         return self._active.get(key)
