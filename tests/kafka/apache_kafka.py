@@ -120,8 +120,10 @@ class ApacheKafka(Server):
             text += self._secure_properties(values)
         self._properties.write_text(text, encoding="utf-8")
         if not (logs / "meta.properties").exists():
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            format_logs = java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # may begin with a dash
+            format_logs = java(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._properties)
+            )
             scram = ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={self.password}]"]
             run(format_logs + (scram if self._secure is not None else []), FORMAT_DEADLINE_S)
 
