@@ -7,6 +7,7 @@ import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
@@ -36,6 +37,12 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return found
 
 
+def _with_port(settings: Settings, number: int) -> Settings:
+    """The settings of the process with this number, from 1: each tells its metrics on a port of its own."""
+    port = settings.metrics_port and settings.metrics_port + number - 1
+    return msgspec.structs.replace(settings, metrics_port=port)
+
+
 class Fleet:
     """One process per role, logging into a directory.
 
@@ -50,7 +57,7 @@ class Fleet:
             f"{role}-{number}": GuardedProcess(
                 [sys.executable, "-m", "penaltybox", "run", role],
                 log_path=log_dir / f"{role}-{number}.log",
-                environment=environment_of(settings),
+                environment=environment_of(_with_port(settings, number)),
                 grace_s=settings.stop_timeout_s + 5.0,
             )
             for number, role in enumerate(roles, 1)

@@ -56,7 +56,9 @@ def restore(
 
 async def _restore(values: Settings, actor: str, reason: str) -> Restored:
     from penaltybox.links.connections import endpoint_of, open_link
+    from penaltybox.links.exposition import exposed
     from penaltybox.processors.announcements import kafka_sender
+    from penaltybox.processors.meters import restore_progress
     from penaltybox.processors.penalties import make_engine
     from penaltybox.processors.restore import restore as put_back
     from penaltybox.sinks.redis_store import RedisSubjectStore
@@ -65,7 +67,17 @@ async def _restore(values: Settings, actor: str, reason: str) -> Restored:
     sender = kafka_sender(values)
     try:
         await sender.start()
-        return await put_back(values, store, sender, make_engine(values), now_ms(), actor=actor, reason=reason)
+        with exposed(values, "restore") as registry:
+            return await put_back(
+                values,
+                store,
+                sender,
+                make_engine(values),
+                now_ms(),
+                actor=actor,
+                reason=reason,
+                progress=restore_progress(registry),
+            )
     finally:
         await sender.stop()
         await store.close()

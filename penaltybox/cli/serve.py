@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -22,11 +22,16 @@ from penaltybox.contracts.settings import PREFIX, Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from prometheus_client import CollectorRegistry
+
     from penaltybox.contracts.policy import Policy
     from penaltybox.links.exchange import Link
+    from penaltybox.producers.background import BackgroundPublisher
     from penaltybox.producers.cached import CachedDecider
     from penaltybox.producers.service.application import Application
     from penaltybox.producers.service.desk import Desk
+    from penaltybox.producers.service.meters import MeteredApplication
+    from penaltybox.producers.verdict import Decider
 
 _CLIENT_HEADER: Final = "X-Forwarded-For"
 _log = logging.getLogger("penaltybox.service")
@@ -128,7 +133,7 @@ async def _check(values: Settings) -> None:
         await link.close()
 
 
-def application() -> Application:
+def application() -> Application | MeteredApplication:
     """The ASGI application of one process, by the settings in its environment."""
     from penaltybox.cli.roles import log_as
     from penaltybox.producers.service.application import Application
@@ -139,7 +144,15 @@ def application() -> Application:
     log_as(values.log_level)
     quiet()
     end_with_parent()
-    return Application(lambda: _desk(values, policy), secret=values.serve_secret)
+    if not values.metrics_port:
+        return Application(lambda: _desk(values, policy, None), secret=values.serve_secret)
+    from penaltybox.links.exposition import new_registry
+    from penaltybox.producers.service.meters import MeteredApplication
+
+    registry = new_registry("serve")
+    return MeteredApplication(
+        Application(lambda: _desk(values, policy, registry), secret=values.serve_secret), registry
+    )
 
 
 @contextmanager
@@ -177,8 +190,24 @@ def _renewed(values: Settings, desk: Desk, limiter: CachedDecider, link: Link) -
         loop.remove_signal_handler(signal.SIGHUP)
 
 
+@contextmanager
+def _metered(
+    values: Settings, limiter: CachedDecider, publisher: BackgroundPublisher, registry: CollectorRegistry | None
+) -> Iterator[Decider]:
+    """The limiter, and its figures on the metrics port if there is one."""
+    if registry is None:
+        yield limiter
+        return
+    from penaltybox.links.exposition import served
+    from penaltybox.producers.service.meters import LimiterFigures, MeteredDecider
+
+    registry.register(LimiterFigures(limiter, publisher))
+    with served(values, registry, values.serve_processes):
+        yield MeteredDecider(limiter, registry)
+
+
 @asynccontextmanager
-async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
+async def _desk(values: Settings, policy: Policy, registry: CollectorRegistry | None) -> AsyncIterator[Desk]:
     """What answers in this process: the limiter, its publisher, and a look into Redis."""
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.producers.background import BackgroundPublisher
@@ -198,11 +227,12 @@ async def _desk(values: Settings, policy: Policy) -> AsyncIterator[Desk]:
 
     try:
         async with (
+            AsyncExitStack() as stack,
             BackgroundPublisher(values) as publisher,
             open_limiter(values, policy, source=source, publisher=publisher, on_policy=switched) as limiter,
         ):
             desk = Desk(
-                limiter,
+                stack.enter_context(_metered(values, limiter, publisher, registry)),
                 limiter.policy,
                 RequestReader.of(values, limiter.policy, header=_CLIENT_HEADER),
                 canonical=lambda text: typed_subject(text, values),

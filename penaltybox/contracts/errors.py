@@ -50,5 +50,9 @@ class StoreUnavailable(PenaltyboxError):  # noqa: N818 - a state of the world, n
         self.retry_after_ms = retry_after_ms
 
 
+class NoAnswerInTime(StoreUnavailable):
+    """A store did not answer within the deadline; perhaps it was slow, perhaps it is away."""
+
+
 class GenerationMismatch(StoreUnavailable):
     """Redis answers, but it is not the Redis we knew (wiped or swapped): run `penaltybox restore`."""

@@ -101,6 +101,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alert_per_minute: Annotated[int, Meta(ge=1, le=10_000)] = 20
     alert_max_age: str = "1h"
 
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+
     data_dir: str = ""
     cache_subjects: Positive = 200_000
     linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 50

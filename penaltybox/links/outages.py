@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import exceptions
 
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, NoAnswerInTime, PenaltyboxError, StoreUnavailable
 
 # First word of an error reply -> what it means. The server did nothing in any of these cases.
 _OUTAGES = {
@@ -71,7 +71,7 @@ def explained(error: BaseException, where: str, deadline_s: float) -> Penaltybox
     if isinstance(error, exceptions.ResponseError):
         return PenaltyboxError(f"Redis at {where} answered with an unexpected error: {error}.")
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
-        return StoreUnavailable(f"Redis at {where} did not answer within {deadline_s:g} s.")
+        return NoAnswerInTime(f"Redis at {where} did not answer within {deadline_s:g} s.")
     if isinstance(error, exceptions.MaxConnectionsError):
         return StoreUnavailable(f"All connections to Redis at {where} are in use.", retry_after_ms=100)
     return StoreUnavailable(f"Redis at {where} cannot be reached: {error}")

@@ -10,11 +10,13 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.exposition import exposed
 from penaltybox.links.webhook import Webhook
 from penaltybox.processors.alert_delivery import Delivery, RedisMemory, Timing
 from penaltybox.processors.alert_messages import Choice
 from penaltybox.processors.app import make_app, run_app
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.meters import meter_delivery, meter_role
 from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
@@ -54,6 +56,7 @@ async def run_alerts(
     store = RedisSubjectStore(link, settings.redis_prefix)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
+        registry = stack.enter_context(exposed(settings, ROLE))
         webhook = None
         if settings.alert_webhook_url:
             webhook = await stack.enter_async_context(
@@ -75,7 +78,9 @@ async def run_alerts(
             lag=consumer_lag(app),
             exempt=lambda: delivery.waiting,
         )
-        await run_app(app, ending, [delivery.deliver(), delivery.watch_pauses(store.pause_reason), watching])
+        meter_delivery(registry, delivery)
+        jobs = [delivery.deliver(), delivery.watch_pauses(store.pause_reason), watching]
+        await run_app(app, ending, [*jobs, *meter_role(registry, app, delivery)])
 
 
 def _poster(webhook: Webhook) -> Any:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
+from penaltybox.links.exposition import exposed
 from penaltybox.links.kafka import Connection
 from penaltybox.processors.analytics_pipeline import Pipeline
 from penaltybox.processors.app import make_app, run_app
 from penaltybox.processors.broker import topic_incarnations
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.metered import metered_writer
+from penaltybox.processors.meters import meter_pipeline, meter_role
 from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
@@ -66,19 +69,23 @@ async def run_analytics(
     async def incarnations() -> Mapping[str, str]:
         return await topic_incarnations(connection, list(tables))
 
-    pipeline = Pipeline(database, Writer(database, canonicaliser), tables, incarnations, limits=limits, seam=seam)
-    app = make_app(settings, ROLE, seam=seam)
-    feed(app, pipeline, list(tables), ending)
-    watching = watch(
-        settings.watchdog_s,
-        progress=lambda: pipeline.acknowledged,
-        lag=consumer_lag(app),
-        exempt=lambda: pipeline.waiting,
-    )
-    try:
-        await run_app(app, ending, [pipeline.prepare_batches(), pipeline.store_batches(), watching])
-    finally:
-        pipeline.close()
+    with exposed(settings, ROLE) as registry:
+        writer = metered_writer(Writer(database, canonicaliser), registry)
+        pipeline = Pipeline(database, writer, tables, incarnations, limits=limits, seam=seam)
+        app = make_app(settings, ROLE, seam=seam)
+        feed(app, pipeline, list(tables), ending)
+        meter_pipeline(registry, pipeline)
+        watching = watch(
+            settings.watchdog_s,
+            progress=lambda: pipeline.acknowledged,
+            lag=consumer_lag(app),
+            exempt=lambda: pipeline.waiting,
+        )
+        jobs = [pipeline.prepare_batches(), pipeline.store_batches(), watching, *meter_role(registry, app, pipeline)]
+        try:
+            await run_app(app, ending, jobs)
+        finally:
+            pipeline.close()
 
 
 def feed(app: App, pipeline: Pipeline, topics: list[str], ending: Ending) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.processors.seams import no_seam
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.seams import Seam
     from penaltybox.sinks.clickhouse.client import ClickHouse
     from penaltybox.sinks.clickhouse.records import Table
-    from penaltybox.sinks.clickhouse.writer import Prepared, Writer
+    from penaltybox.sinks.clickhouse.writer import Prepared
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,6 +54,16 @@ class Limits(NamedTuple):
 def weight(run: Run) -> int:
     """What a run counts towards `Limits.held`: its records, or its KiB if they are more."""
     return max(len(run.records), sum([len(record.value or b"") for record in run.records]) >> 10)
+
+
+class BatchWriter(Protocol):
+    """What prepares and stores batches; see `penaltybox.sinks.clickhouse.writer.Writer`."""
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """What to insert of a batch."""
+
+    def store(self, prepared: Prepared) -> None:
+        """Insert it."""
 
 
 class Lane:
@@ -109,7 +119,7 @@ class Pipeline:
     def __init__(
         self,
         clickhouse: ClickHouse,
-        writer: Writer,
+        writer: BatchWriter,
         tables: Mapping[str, Table],
         incarnations: Callable[[], Awaitable[Mapping[str, str]]],
         *,
@@ -140,6 +150,11 @@ class Pipeline:
     def waiting(self) -> bool:
         """Whether an outage is being waited out."""
         return self._outages > 0
+
+    @property
+    def held(self) -> int:
+        """Records in memory that are not stored yet, larger ones counted by the KiB."""
+        return self._held
 
     async def take(self, run: Run) -> None:
         """Queue a run; it is acknowledged when all of it is stored. Waits while too much is held."""

@@ -43,6 +43,7 @@ class App(faust.App):
         drain: awaited with a deadline (loop time) before partitions are given up; finishes what the agents hold.
         drain_s: seconds that giving up partitions may take; far below the rebalance timeout.
         seam: called at named places, for fault injection.
+        note_run: called with topic and number of records of each run that is fetched, if anybody counts.
     """
 
     BootStrategy = BootStrategy
@@ -50,6 +51,7 @@ class App(faust.App):
     drain: Callable[[float], Awaitable[None]] | None = None
     drain_s: float = 10.0
     seam: Seam = staticmethod(no_seam)
+    note_run: Callable[[str, int], None] | None = None
 
     def run_topic(self, *names: str) -> Any:
         """The topic (or topics together) as a channel whose events carry runs of raw records."""

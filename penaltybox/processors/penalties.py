@@ -16,6 +16,7 @@ from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
+from penaltybox.links.exposition import exposed
 from penaltybox.links.listening import Listener
 from penaltybox.links.policies import PolicyWatch
 from penaltybox.processors.announcements import kafka_sender
@@ -26,6 +27,8 @@ from penaltybox.processors.generations import join, recorded_generation
 from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.limits import Limits
 from penaltybox.processors.listings import Listings
+from penaltybox.processors.metered import metered_sender, metered_store
+from penaltybox.processors.meters import meter_role, meter_worker
 from penaltybox.processors.patience import Patience
 from penaltybox.processors.policies import begin_policy, switching
 from penaltybox.processors.seams import no_seam
@@ -38,6 +41,8 @@ from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.untold import Untold
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.seams import Seam
 
@@ -91,15 +96,23 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     """
     ending = ending or ending_by_signals()
     engine = make_engine(settings)
+    with exposed(settings, ROLE) as registry:
+        await _run(settings, engine, ending, seam, registry)
+
+
+async def _run(
+    settings: Settings, engine: Engine, ending: Ending, seam: Seam, registry: CollectorRegistry | None
+) -> None:
     link = open_link(endpoint_of(settings))
     store = RedisSubjectStore(link, settings.redis_prefix)
     untold = Untold(link, settings.redis_prefix)
     sender = kafka_sender(settings)
+    topics = Topics.named(settings.topic_prefix)
     worker = Worker(
         engine,
-        store,
-        sender,
-        Topics.named(settings.topic_prefix),
+        metered_store(store, registry),
+        metered_sender(sender, topics, registry),
+        topics,
         wall_ms=now_ms,
         limits=make_limits(settings),
         recorded=lambda: recorded_generation(settings),
@@ -110,6 +123,7 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
     listings = Listings(engine, store, blocklist, now_ms, lists.entries, lambda: worker.engine)
     listener = Listener(link, store.keys.events, listings)
     app = penalties_app(settings, worker, ending, seam)
+    meter_worker(registry, worker)
     policies = PolicyWatch(link, settings.redis_prefix, switching(engine, worker, listings))
     try:
         await sender.start()
@@ -122,8 +136,9 @@ async def run_penalties(settings: Settings, *, ending: Ending | None = None, sea
             worker.watch_pause(),
             listings.watch(listener),
             policies.watch(),
-            keep_telling(untold, sender, Topics.named(settings.topic_prefix)),
+            keep_telling(untold, sender, topics),
             keep_advising(),
+            *meter_role(registry, app, worker),
             _watchdog(settings, app, worker),
         ]
         await run_app(app, ending, jobs)

@@ -29,7 +29,7 @@ from penaltybox.sinks.subject_store import RESTORING, Lost, Write
 from penaltybox.sinks.untold import Untold
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable
+    from collections.abc import AsyncIterable, Callable, Iterable
     from typing import Any
 
     from penaltybox.contracts.settings import Settings
@@ -76,6 +76,7 @@ async def restore(
     *,
     actor: str,
     reason: str,
+    progress: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> Restored:
     """Restore the store of these settings from its topics.
 
@@ -88,6 +89,7 @@ async def restore(
         now_ms: wall time; blocks that ended before it are not written.
         actor: who restores.
         reason: why.
+        progress: called with ladders done and ladders in all, now and then.
 
     Raises:
         StoreUnavailable: nothing is lost, restore again.
@@ -101,7 +103,7 @@ async def restore(
         engine = Engine(done.policy, engine.canonicaliser)
     engine.list_also(await HandLists(store.link, settings.redis_prefix, engine.canonicaliser).entries())
     ladders = await newest_ladders(read_topic(settings, topics.ladders))
-    written, kept, blocked = await write_ladders(store, engine, ladders.values(), now_ms)
+    written, kept, blocked = await write_ladders(store, engine, ladders.values(), now_ms, progress)
     generation = f"{RESTORED}{ulid(now_ms)}"
     await store.begin_generation(generation)
     await record_generation(sender, topics, generation, now_ms, actor=actor, reason=reason)
@@ -129,7 +131,11 @@ async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:
 
 
 async def write_ladders(
-    store: SubjectStore, engine: Engine, ladders: Iterable[Ladder], now_ms: int
+    store: SubjectStore,
+    engine: Engine,
+    ladders: Iterable[Ladder],
+    now_ms: int,
+    progress: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> tuple[int, int, int]:
     """Write ladders back as states with their marks; (written, kept because newer was there, blocked now)."""
     written = kept = blocked = 0
@@ -143,6 +149,7 @@ async def write_ladders(
                 continue
             written += 1
             blocked += any(mark.name == "block" and mark.value is not None for mark in write.marks or ())
+        progress(start + len(chunk), len(pending))
     return written, kept, blocked
 
 

@@ -53,6 +53,12 @@ class Tracker(Generic[P]):
             self.reached(partition)
         return sum(1 for pending in self._pending.values() for message in pending if not message.acked)
 
+    def oldest(self, partition: P) -> Delivered | None:
+        """The oldest delivered message of a partition that nobody has acknowledged yet; None if there is none."""
+        self.reached(partition)
+        pending = self._pending.get(partition)
+        return pending[0] if pending else None
+
     def partitions(self) -> Iterator[P]:
         """Partitions in which anything was delivered since they were last forgotten."""
         return iter(tuple(self._pending))

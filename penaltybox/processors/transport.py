@@ -91,11 +91,14 @@ class Consumer(driver.Consumer):
                 yield tp, message
 
     def _messages(self, records: Mapping[TP, list[Any]]) -> Iterator[tuple[TP, Any]]:
+        note_run = getattr(self.app, "note_run", None)
         for tp, run in records.items():
             read = self._read_offset[tp]
             if tp.topic in self.run_topics:
                 # Faust would drop, without a trace, what lies before its read offset.
                 if run and (read is None or run[-1].offset >= read):
+                    if note_run is not None:
+                        note_run(tp.topic, len(run))
                     yield tp, self._run_message(tp, run)
             else:
                 for record in run:

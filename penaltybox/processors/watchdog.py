@@ -71,6 +71,32 @@ async def watch(
             )
 
 
+def consumer_lags(app: Any) -> Callable[[], Awaitable[dict[Any, int] | None]]:
+    """The lag of each partition of an app's consumer, as a function: records that are not acknowledged.
+
+    None when the consumer has not started, or the broker does not answer.
+    """
+
+    async def lags() -> dict[Any, int] | None:
+        consumer = app.consumer
+        try:
+            partitions = consumer.assignment()
+            async with asyncio.timeout(ANSWER_S):
+                ends = await consumer.highwaters(*partitions) if partitions else {}
+                positions = {tp: await consumer.position(tp) for tp in partitions}
+        except Exception as error:  # noqa: BLE001 - not started yet, or the broker is away; and it is only a look
+            app.log.debug("No end offsets: %r", error)
+            return None
+        found = {}
+        for tp in partitions:
+            oldest = consumer.tracker.oldest(tp)
+            next_offset = positions[tp] if oldest is None else oldest.value[0].offset
+            found[tp] = max(0, ends.get(tp, 0) - (next_offset or 0))
+        return found
+
+    return lags
+
+
 def consumer_lag(app: Any) -> Callable[[], Awaitable[int]]:
     """The lag of an app's consumer, as a function: records behind the broker's ends, delivered ones included.
 

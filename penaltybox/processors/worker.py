@@ -75,14 +75,12 @@ class Worker:
         self._turn = Turn(topics)
         self._open, self._closed = Cycle(), Cycle()
         self._urgent: list[Resident] = []
-        self._residents = Residents(limits.subjects, self._open_business)
+        self.residents = Residents(limits.subjects, self._open_business)
         self._patience = Patience(store, recorded)
         self._tripped: str | None = None
-        self._teller = Teller(
-            store, sender, topics, self._patience, touched=self._queue, finish=self._finish, seam=seam
-        )
+        self.teller = Teller(store, sender, topics, self._patience, touched=self._queue, finish=self._finish, seam=seam)
         self._writer = Writer(
-            store, self._teller, self._patience, engine=engine, doubt=self._residents.doubt, wall_ms=wall_ms, seam=seam
+            store, self.teller, self._patience, engine=engine, doubt=self.residents.doubt, wall_ms=wall_ms, seam=seam
         )
         self._written: deque[tuple[int, Cycle]] = deque()
         self._breaker = Breaker(engine.policy.breaker)
@@ -107,7 +105,7 @@ class Worker:
 
     def _unfinished(self) -> bool:
         """Whether anything that was stepped is not yet written, told and acknowledged."""
-        teller = self._teller
+        teller = self.teller
         return bool(self._open or self._closed or self._urgent or self._written or teller.told != teller.taken)
 
     @property
@@ -143,7 +141,7 @@ class Worker:
 
         The states of a slice are read while the slice before it is stepped.
         """
-        self._residents.age()
+        self.residents.age()
         records = run.records
         size = self._limits.slice
         ready: list[Decoded] = []
@@ -158,7 +156,7 @@ class Worker:
             )
             self._open.letters += letters
             self._open.records += min(size, len(records) - start)
-            missing = self._residents.missing(self._engine, decoded)
+            missing = self.residents.missing(self._engine, decoded)
             reading: Awaitable[None] = asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
             await asyncio.sleep(0)  # sends the read
             stopped = epoch != self._epoch or (ready and not self._step(ready))
@@ -199,7 +197,7 @@ class Worker:
     async def _read(self, subjects: list[str]) -> None:
         blobs = await self._patience.call(lambda: self._store.read(subjects))
         now_s = time.monotonic()
-        settle = self._residents.settle
+        settle = self.residents.settle
         for subject, blob in zip(subjects, blobs, strict=True):
             state = SubjectState.fresh(subject) if blob is None else decode_state(blob, subject)
             settle(subject, Resident(state, now_s))
@@ -207,7 +205,7 @@ class Worker:
     def _step(self, decoded: list[Decoded]) -> bool:
         """Step a slice; False when that tripped the breaker: then all that is open was put back."""
         now_s = time.monotonic()
-        stepped = step_events(self._engine, self._residents, decoded, now_s)
+        stepped = step_events(self._engine, self.residents, decoded, now_s)
         self._open.residents += stepped.queued
         self._urgent += stepped.urgent
         self.stepped += len(decoded)
@@ -255,7 +253,7 @@ class Worker:
         self._open.drop()
         self._open, self._closed = Cycle(), Cycle()
         self._urgent = []
-        self._residents.clear()
+        self.residents.clear()
 
     async def watch_pause(self, every_s: float = 1.0) -> None:
         """Look at the pause key, for ever; also has the outboxes swept that others have left."""
@@ -295,7 +293,7 @@ class Worker:
 
     async def write_cycles(self) -> None:
         """Write and tell, for ever; raises what stops either."""
-        await side_by_side(self._write_when_due(), self._teller.run())
+        await side_by_side(self._write_when_due(), self.teller.run())
 
     async def _write_when_due(self) -> None:
         """Write what is urgent at once and cycles when they are due. One write at a time."""
@@ -332,14 +330,14 @@ class Worker:
             await self._writer.settle(cycle.residents[start : start + chunk])
         if not cycle.dropped:
             self._closed = Cycle()
-            self._written.append((self._teller.taken, cycle))
-            self._teller.wake()
+            self._written.append((self.teller.taken, cycle))
+            self.teller.wake()
         if self._urgent:
             self._work.set()
 
     async def _finish(self) -> None:
         """Acknowledge the cycles whose news is told, in their order."""
-        while self._written and self._written[0][0] <= self._teller.told:
+        while self._written and self._written[0][0] <= self.teller.told:
             _, cycle = self._written[0]
             if cycle.letters:
                 letters = cycle.letters
@@ -361,11 +359,11 @@ class Worker:
             subjects = await self._store.pending(self._limits.sweep_age_ms)
         except StoreUnavailable:
             return  # the next second is soon enough
-        recall = self._residents.recall
+        recall = self.residents.recall
         idle = [s for s in subjects if (known := recall(s)) is None or not known.busy]
         if idle:
             for resident in await self._writer.sweep(idle, recall):
-                self._residents.replace(resident.state.subject, resident)
+                self.residents.replace(resident.state.subject, resident)
                 self._queue(resident)
 
     async def drain(self, deadline_s: float) -> None:

@@ -270,7 +270,7 @@ async def test_a_block_that_was_lifted_elsewhere_suppresses_nothing() -> None:
                 )
             ]
         )
-        rig.worker._residents.young["user:u1"].verified_s -= 2
+        rig.worker.residents.young["user:u1"].verified_s -= 2
         await rig.take(*denials(3, start=20))
         await rig.settled()
         assert len(rig.sender.penalties()) == 2
@@ -295,7 +295,7 @@ async def test_a_store_that_lost_its_last_writes_gets_them_again() -> None:
         await rig.take(*denials(3))
         await rig.settled()
         rig.store.keys.values.clear()
-        rig.worker._residents.young["user:u1"].verified_s -= 2
+        rig.worker.residents.young["user:u1"].verified_s -= 2
         await rig.take(*denials(1, start=20))
         await rig.settled()
         assert (await stored(rig)).real.rung == "5m"

@@ -22,7 +22,7 @@ async def test_memory_is_bounded() -> None:
         for start in range(0, 200, 10):
             await rig.take(*[denial(n, user=f"u{n}") for n in range(start, start + 10)])
             await rig.settled()
-        assert len(rig.worker._residents) <= 40
+        assert len(rig.worker.residents) <= 40
         await rig.take(*[denial(1000 + n, user=f"u{n}") for n in range(200)])
         await rig.take(*[denial(2000 + n, user=f"u{n}") for n in range(200)])
         await rig.settled()
@@ -37,7 +37,7 @@ async def test_leaving_finishes_what_is_open() -> None:
         await rig.worker.drain(asyncio.get_running_loop().time() + 5)
         assert rig.acked == [1]
         assert rig.worker.idle
-        assert len(rig.worker._residents) == 0
+        assert len(rig.worker.residents) == 0
         assert (await stored(rig)).outbox == []
 
 

@@ -51,22 +51,22 @@ async def test_a_penalty_is_told_after_its_own_write_only() -> None:
     store = GatedStore(rig.clock)
     store.gate = asyncio.Event()
     store.gate.set()
-    rig.store = rig.worker._store = rig.worker._writer._store = rig.worker._teller._store = store
+    rig.store = rig.worker._store = rig.worker._writer._store = rig.worker.teller._store = store
     async with rig.running():
         await rig.take(*denials(3))  # a warn: written at once, its telling waits at the gate
-        await wait_until(lambda: rig.worker._teller.taken == 1, what="the warn is stored")
+        await wait_until(lambda: rig.worker.teller.taken == 1, what="the warn is stored")
         store.gate.clear()
         await rig.take(*denials(1, start=4))  # one more decision: its write waits at the gate
         await wait_until(lambda: store.waiting == 1, what="the next write is under way")
         sender.gate.set()
         await wait_until(lambda: len(sender.penalties()) == 1, what="the warn is told")
-        await wait_until(lambda: rig.worker._teller.told == 1, what="the warn is confirmed")
+        await wait_until(lambda: rig.worker.teller.told == 1, what="the warn is confirmed")
         sender.gate.clear()
         await rig.take(*denials(3, start=5))  # the next rung, while that write is still under way
-        told_before = rig.worker._teller.taken
+        told_before = rig.worker.teller.taken
         store.gate.set()
         store.gate.clear()
-        await wait_until(lambda: store.waiting == 0 or rig.worker._teller.taken > told_before, what="the answer")
+        await wait_until(lambda: store.waiting == 0 or rig.worker.teller.taken > told_before, what="the answer")
         store.gate.set()
         sender.gate.set()
         await rig.settled()

@@ -30,7 +30,7 @@ async def test_what_is_listed_twice_is_not_lost_in_a_race() -> None:
     await rig.worker._writer.settle([ours, ours])
     (blob,) = await rig.store.read(["user:u1"])
     assert decode_state(blob or b"").real.rung == "warn"
-    assert rig.worker._teller.taken == 1
+    assert rig.worker.teller.taken == 1
 
 
 async def test_who_comes_next_tells_the_ladder_of_a_dead_worker_too() -> None:
