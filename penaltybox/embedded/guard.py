@@ -8,7 +8,8 @@ forking thread is the death of the guard). Signals of a terminal do not reach it
 its own, or Ctrl-C would end the stores before the worker.
 
 Commands, one a line, on standard input: ``term``, ``kill``, ``pause``, ``resume``.
-Reports, one a line, on standard output: ``pid N``, ``exit CODE`` (negative: the signal). Standard error is the log.
+Reports, one a line, on standard output: ``pid N``, ``stopped 1`` and ``stopped 0`` when a pause or its end is in
+force, ``exit CODE`` (negative: the signal). Standard error is the log.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Guard:
         self.grace_s = grace_s
         self.kill_at: float | None = None
         self.input_open = True
+        self.stopped = False
         self.wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
@@ -85,11 +87,17 @@ class Guard:
                 self.stop()
             elif command in SIGNALS:
                 os.kill(self.server, SIGNALS[command])
+                if command != b"kill" and self.stopped == (command == b"pause"):
+                    _report(f"stopped {self.stopped:d}")  # nothing changes, so the kernel reports nothing
 
     def watch(self) -> int:
         """Until the server has ended; returns its exit code, negative for a signal."""
         while True:
-            pid, status = os.waitpid(self.server, os.WNOHANG)
+            pid, status = os.waitpid(self.server, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                self.stopped = os.WIFSTOPPED(status)
+                _report(f"stopped {self.stopped:d}")
+                continue
             if pid:
                 return os.waitstatus_to_exitcode(status)
             timeout = OWNER_CHECK_S

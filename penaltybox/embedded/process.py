@@ -57,6 +57,7 @@ class GuardedProcess:
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._ended = threading.Event()
+        self._stopped = {b"1": threading.Event(), b"0": threading.Event()}
         self._writing = threading.Lock()
 
     def start(self) -> None:
@@ -87,6 +88,8 @@ class GuardedProcess:
             if word == b"pid":
                 self.pid = int(value)
                 self._started.set()
+            elif word == b"stopped":
+                self._stopped[value].set()
             else:
                 exit_code = int(value)
         guard.stdout.close()
@@ -98,6 +101,8 @@ class GuardedProcess:
         self.exit_code = -9 if exit_code is None else exit_code
         self._started.set()
         self._ended.set()
+        for stopped in self._stopped.values():
+            stopped.set()
         for callback in self.on_exit:
             callback()
 
@@ -134,9 +139,17 @@ class GuardedProcess:
             self.wait(ANSWER_DEADLINE_S)
 
     def pause(self) -> None:
-        """SIGSTOP: the server keeps its connections and answers nothing."""
-        self._command(b"pause")
+        """SIGSTOP: from here on the server keeps its connections and answers nothing."""
+        self._obeyed(b"pause", b"1")
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
-        self._command(b"resume")
+        self._obeyed(b"resume", b"0")
+
+    def _obeyed(self, word: bytes, wanted: bytes) -> None:
+        self._stopped[wanted].clear()
+        if not self.running:
+            return
+        self._command(word)
+        if not self._stopped[wanted].wait(ANSWER_DEADLINE_S):
+            raise ServerFailed(f"{self.command[0]} did not {word.decode()} within {ANSWER_DEADLINE_S:.0f} s.")

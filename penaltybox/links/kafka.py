@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from aiokafka.errors import ProducerClosed
+
 from penaltybox.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer
+
     from penaltybox.contracts.settings import Settings
+
+_LET_GO_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +80,33 @@ class Connection:
                 f"Kafka's TLS files (PENALTYBOX_KAFKA_CA, _CERTIFICATE, _KEY) cannot be read: {error}."
             ) from error
         return context
+
+
+async def stop_producer(producer: AIOKafkaProducer, deadline_s: float) -> bool:
+    """Flush and disconnect; what the broker has not taken by the deadline is given up.
+
+    `producer.stop` alone waits for every batch and every request under way, with a broker that hangs for as long as
+    their timeouts are.
+
+    Args:
+        producer: started or not; its senders get no confirmation for what is given up.
+        deadline_s: seconds for the flush.
+
+    Returns:
+        Whether everything was flushed.
+    """
+    stopping = asyncio.ensure_future(producer.stop())
+    try:
+        done, _ = await asyncio.wait([stopping], timeout=deadline_s)
+        if done:
+            stopping.result()
+            return True
+    finally:
+        if not stopping.done():
+            # In this order: nobody waits for batches, then nothing waits for answers.
+            producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001 - aiokafka can only flush
+            await producer.client.close()
+            await asyncio.wait([stopping], timeout=_LET_GO_S)
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+    return False

@@ -12,7 +12,7 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.events import DeadLetter, encode
-from penaltybox.links.kafka import Connection
+from penaltybox.links.kafka import Connection, stop_producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,9 @@ log = logging.getLogger("penaltybox.penalties")
 MAX_LETTER_BYTES: Final = 512 * 1024
 """Most raw bytes in a dead letter: with base64 it must pass the broker's limit of 1 MiB a message, or one huge record
 would stop its partition for ever."""
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""An answer that is lost holds the messages of its partition back for so long; who sends is ready to send again."""
+STOP_S: Final = 5.0
 _partition = DefaultPartitioner()
 
 
@@ -51,16 +54,18 @@ class Sender(Protocol):
 class KafkaSender:
     """Sends through aiokafka: partitioned by murmur2 as the Java client does, acknowledged by all replicas."""
 
-    def __init__(self, producer: AIOKafkaProducer) -> None:
+    def __init__(self, producer: AIOKafkaProducer, stop_s: float = STOP_S) -> None:
         self._producer = producer
+        self._stop_s = stop_s
 
     async def start(self) -> None:
         """Connect."""
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Flush and disconnect."""
-        await self._producer.stop()
+        """Flush and disconnect; a broker that does not answer is left after a while. What is unsent stays pending."""
+        if not await stop_producer(self._producer, self._stop_s):
+            log.warning("Kafka did not take the last messages within %g s; they stay pending", self._stop_s)
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send a batch per partition and wait until all are delivered; a future per message would cost much more."""
@@ -94,7 +99,10 @@ class KafkaSender:
 def kafka_sender(settings: Settings) -> KafkaSender:
     """A sender for these settings, not started."""
     options = Connection.of(settings).client_options()
-    return KafkaSender(AIOKafkaProducer(**options, acks="all", linger_ms=0, max_batch_size=256 * 1024))
+    producer = AIOKafkaProducer(
+        **options, acks="all", linger_ms=0, max_batch_size=256 * 1024, request_timeout_ms=REQUEST_TIMEOUT_MS
+    )
+    return KafkaSender(producer, min(STOP_S, settings.stop_timeout_s / 4))
 
 
 def penalty_messages(topics: Topics, penalties: Sequence[Penalty]) -> list[Message]:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
@@ -94,3 +95,15 @@ def test_a_reserved_port_is_nobody_elses() -> None:
     assert all(other.port != reservation.port for other in others)
     for other in [*others, reservation]:
         other.close()
+
+
+def test_a_pause_is_in_force_when_it_returns(tmp_path: Path) -> None:
+    """After `pause` the server is stopped in the kernel's eyes, after `resume` it runs; again and again."""
+    with RedisServer(tmp_path) as server:
+        for times in range(20):
+            for _ in range(times % 3 + 1):
+                server.pause()
+            assert psutil.Process(server.pid).status() == psutil.STATUS_STOPPED
+            for _ in range(times % 3 + 1):
+                server.resume()
+            assert psutil.Process(server.pid).status() != psutil.STATUS_STOPPED
