@@ -93,9 +93,12 @@ docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subj
 	$(BIN)/python -m tests.ladder_page
 	$(BIN)/python -m tests.docs.generated_pages
 
-lock: ## renew requirements.lock (needs uv)
+lock: ## renew requirements.lock and the image's part of it (needs uv)
 	uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
+	uv pip compile --quiet pyproject.toml --extra image --constraint requirements.lock --universal \
+	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
+	  --output-file requirements-image.lock
 
 clean: ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
