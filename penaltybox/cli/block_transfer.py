@@ -79,8 +79,8 @@ def import_(
 
         penaltybox blocks import blocks.csv --reason "from the old firewall, ticket 4711" --dry-run
     """
-    values = settings()
-    policy, who, why = policy_now(policy_file, values), actor_given(actor), reason_given(reason)
+    values, who, why = settings(), actor_given(actor), reason_given(reason)
+    policy = policy_now(policy_file, values)
     commands, wrong = _commands(values, policy, Path(file), who, why)
     written = kept = 0
     if commands and not dry_run:

@@ -33,6 +33,7 @@ def grant(
         penaltybox grant user:10086 --points 10 --reason "partner, contract 4711"
     """
     values, at_ms = settings(), now_ms()
+    who, why = actor_given(actor), reason_given(reason)
     policy = policy_now(policy_file, values)
     name = typed_subject(subject, values)
     if name.partition(":")[0] not in TRUSTED:
@@ -44,8 +45,8 @@ def grant(
         ts=at_ms,
         verb="grant",
         subject=name,
-        actor=actor_given(actor),
-        reason=reason_given(reason),
+        actor=who,
+        reason=why,
         points=points,
     )
     written = asyncio.run(execute(values, policy, command))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 
 MAX_REASON: Final = 512
 MAX_ACTOR: Final = 128
-Actor = Annotated[
-    str, typer.Option(help="Who does it; else PENALTYBOX_ACTOR, else the login name.", show_default=False)
-]
+Actor = Annotated[str, typer.Option(help="Who does it; wanted, unless PENALTYBOX_ACTOR says it.", show_default=False)]
 Subject = Annotated[str, typer.Argument(help="dimension:value, e.g. ip:203.0.113.7 or user:10086.")]
 Reason = Annotated[str, typer.Option(help="Why; it stands in the audit trail.")]
 
@@ -48,21 +45,18 @@ def reason_given(reason: str) -> str:
     return reason
 
 
-def actor_name() -> str:
-    """Who acts: PENALTYBOX_ACTOR, else the login name of whoever runs the command."""
-    try:
-        return settings().actor or getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"
-
-
 def actor_given(actor: str) -> str:
-    """Who acts: the option, else PENALTYBOX_ACTOR, else the login name.
+    """Who acts: the option, else PENALTYBOX_ACTOR. A login name is none: `root` and `deploy` are shared.
 
     Raises:
-        ConfigurationError: a name that no list could show.
+        ConfigurationError: neither is given, or it is a name that no list could show.
     """
-    name = actor or actor_name()
+    name = (actor or settings().actor).strip()
+    if not name:
+        raise ConfigurationError(
+            "--actor: got nothing, wanted who does this, for the audit trail; PENALTYBOX_ACTOR=alice in the "
+            "environment says it for every command"
+        )
     if len(name) > MAX_ACTOR or not name.isprintable():
         raise ConfigurationError(f"--actor: wanted at most {MAX_ACTOR} printable characters")
     return name

@@ -69,7 +69,7 @@ def set_(
 
     penaltybox quota set user:10086 --limit coupon_claim/user:daily=50 --reason "campaign, ticket 4711"
     """
-    values = settings()
+    values, who, why = settings(), actor_given(actor), reason_given(reason)
     name, policy = _customer(subject, values), policy_now(policy_file, values)
     own = dict(_own_limit(text, policy) for text in limit or ())
     if plan and plan not in policy.plans:
@@ -82,7 +82,7 @@ def set_(
     def change(old: CustomerPlan) -> CustomerPlan:
         return type(old)(plan or old.plan, {**old.limits, **own})
 
-    _change(values, name, change, reason_given(reason), actor_given(actor), as_json=as_json)
+    _change(values, name, change, why, who, as_json=as_json)
 
 
 @app.command("clear")

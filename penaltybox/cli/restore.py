@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penaltybox.cli.console import AsJson, kafka_errors, out, print_json, settings
-from penaltybox.cli.pauses import Actor, actor_name
+from penaltybox.cli.hand import Actor, Reason, actor_given, reason_given
 from penaltybox.contracts.clock import now_ms
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def restore(
-    reason: Annotated[str, typer.Argument(help="Why; the control topic keeps it.")] = "Redis was wiped or swapped",
     *,
+    reason: Reason,
     actor: Actor = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -28,15 +28,15 @@ def restore(
     To be run when Redis was wiped or swapped: the workers stand still then, and go on when it is done. What Redis has
     already, and newer, stays. Counters within their windows are lost; ladders, blocks, trust and grace are not.
 
-        penaltybox restore "the failover lost its disk"
+        penaltybox restore --reason "the failover lost its disk"
     """
-    values = settings()
+    values, who, why = settings(), actor_given(actor), reason_given(reason)
     if not yes:
         typer.confirm(
             f"Restore {values.redis_prefix}:* at the Redis of the settings, and begin a new generation?", abort=True
         )
     with kafka_errors(values):
-        done = asyncio.run(_restore(values, actor or actor_name(), reason))
+        done = asyncio.run(_restore(values, who, why))
     if as_json:
         print_json(done._asdict())
         return

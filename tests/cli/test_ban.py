@@ -78,8 +78,8 @@ def test_the_actor_of_the_environment_counts(desk: Desk, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("user:u1", "--reason", " "), "--reason"),
-        (("user:u1", "--reason", "two\nlines"), "printable"),
+        (("user:u1", "--reason", " ", "--actor", "bob"), "--reason"),
+        (("user:u1", "--reason", "two\nlines", "--actor", "bob"), "printable"),
         (("user:u1", "--reason", "x", "--actor", "\x1b[31m"), "printable"),
         (("user:u1", "--level", "9y", *WHY), "wanted a rung of the policy"),
         (("user:u1", "--for", "1h", "--until", "2099-01-01", *WHY), "got both"),

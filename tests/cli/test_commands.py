@@ -123,7 +123,7 @@ def test_hashed_dimensions_leave_hashed(monkeypatch: pytest.MonkeyPatch) -> None
         (["ingest", "combined", str(POLICY), "--shift", "now"], "no line in combined or common format"),
         (["explain", "nonsense"], "wanted dimension:value"),
         (["blocks", "IP!"], "dimension: got 'IP!'"),
-        (["pause", " "], "reason: got nothing"),
+        (["pause", "--reason", " ", "--actor", "ann"], "reason: got nothing"),
         (["run"], "wanted a role"),
         (["run", "penalties", "--embedded"], "wanted a role"),
     ],

@@ -36,7 +36,7 @@ def test_a_grant_is_in_the_trust_key_at_once(desk: Desk) -> None:
         (("ip:203.0.113.7", "--points", "4", *WHY), "wanted a user, device or api_key"),
         (("login_name:x", "--points", "4", *WHY), "wanted a user, device or api_key"),
         (("user:u1", "--points", "0", *WHY), "--points"),
-        (("user:u1", "--points", "4", "--reason", " "), "--reason"),
+        (("user:u1", "--points", "4", "--reason", " ", "--actor", "bob"), "--reason"),
     ],
 )
 def test_what_cannot_be_granted(desk: Desk, arguments: tuple[str, ...], sentence: str) -> None:

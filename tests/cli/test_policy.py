@@ -105,7 +105,7 @@ def test_a_policy_that_bans_everybody_is_refused(call: Callable[..., Any], tmp_p
     ("arguments", "sentence"),
     [
         (("apply", "none.yaml", *QUICK), "none.yaml: cannot be read"),
-        (("apply", "policy.yaml", "--yes", "--reason", " "), "--reason: got nothing"),
+        (("apply", "policy.yaml", "--yes", "--reason", " ", "--actor", "bob"), "--reason: got nothing"),
         (("apply", "policy.yaml", *WHY, "--yes"), "--no-replay applies it without"),
         (("apply", "policy.yaml", *WHY, "--last", "6 hours"), "--last: got '6 hours'"),
         (("rollback", *WHY, "--yes"), "no version before the one in force"),

@@ -64,7 +64,7 @@ def test_own_limits_before_the_plan_before_the_policy(call: Callable[..., Any]) 
         (("set", "user:u1", "--limit", "claim/user:daily=0", *WHY), "from 1 to"),
         (("set", "user:u1", "--limit", "claim/user:daily=-5", *WHY), "from 1 to"),
         (("set", "ip:203.0.113.7", "--plan", "pro", *WHY), "a user or api_key"),
-        (("clear", "user:u1", "--reason", " "), "--reason"),
+        (("clear", "user:u1", "--reason", " ", "--actor", "bob"), "--reason"),
     ],
 )
 def test_what_cannot_be_set(call: Callable[..., Any], arguments: tuple[str, ...], sentence: str) -> None:

@@ -21,6 +21,7 @@ NOWHERE = {
     "PENALTYBOX_REDIS_URL": "redis://127.0.0.1:1/0",
     "PENALTYBOX_CLICKHOUSE_URL": "http://127.0.0.1:1",
 }
+WHY = ("--reason", "a test", "--actor", "ann")
 
 
 @pytest.mark.parametrize(
@@ -28,13 +29,13 @@ NOWHERE = {
     [
         ["run", "penalties"],
         ["run", "analytics"],
-        ["restore", "--yes"],
+        ["restore", "--yes", *WHY],
         ["setup"],
         ["setup", "--no-topics"],
         ["blocks"],
         ["explain", "user:1"],
-        ["pause", "a test"],
-        ["resume"],
+        ["pause", *WHY],
+        ["resume", *WHY],
     ],
     ids=" ".join,
 )

@@ -154,7 +154,7 @@ async def test_a_restore_brings_the_lists_back(stack: Settings) -> None:
             await command(stack, "allow", "remove", "user:gone", *WHY)
             await command(stack, "ban", "203.0.113.0/24", *WHY)
         await store.link.exchange([("FLUSHALL",)])
-        await command(stack, "restore", "--yes", "a test")
+        await command(stack, "restore", "--yes", "--reason", "a test", "--actor", "bob")
         assert await store.link.exchange([("HKEYS", "pbx:allow"), ("HKEYS", "pbx:cidr")]) == [
             [b"user:u1"], [b"203.0.113.0/24"]
         ]  # fmt: skip
@@ -176,7 +176,7 @@ async def test_the_audit_lists_who_did_what(stack: Settings) -> None:
         async with running(stack):
             await wait_until(lambda: penalties(stack), deadline_s=30)
         await command(stack, "unban", "user:u1", "--reason", "appeal", "--actor", "bob")
-        await command(stack, "pause", "a test", "--actor", "bob")
+        await command(stack, "pause", "--reason", "a test", "--actor", "bob")
         deeds = [json.loads(line) for line in (await command(stack, "audit", "--json")).splitlines()]
         assert [(one["what"], one["actor"], one["told"]) for one in deeds] == [
             ("pause", "bob", True), ("unban", "bob", False), ("allow add", "alice", True), ("ban", "alice", True)

@@ -44,6 +44,9 @@ async def settings(broker: AnyBroker, private_redis: RedisServer, clickhouse_ser
     return values
 
 
+WHY = ("--reason", "a test", "--actor", "ann")
+
+
 def command(values: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command with these settings."""
     return subprocess.run(
@@ -59,19 +62,19 @@ def command(values: Settings, *arguments: str) -> subprocess.CompletedProcess[st
 
 async def test_pause_and_resume(settings: Settings) -> None:
     """A pause is seen by the doctor, told twice it stays one, and ends with resume; restore puts it back."""
-    assert "Paused by ann: too strict" in command(settings, "pause", "too strict", "--actor", "ann").stdout
+    assert "Paused by ann: too strict" in command(settings, "pause", "--reason", "too strict", "--actor", "ann").stdout
     findings = json.loads(command(settings, "doctor", "--json").stdout)["findings"]
     assert [one["says"] for one in findings if "paused" in one["says"]] == ["new blocks are paused: too strict"]
-    done = command(settings, "restore", "--yes", "--json", "a test")
+    done = command(settings, "restore", "--yes", "--json", *WHY)
     assert json.loads(done.stdout)["paused"] == "too strict", done.stderr
-    assert "it was paused: too strict" in command(settings, "resume").stdout
-    assert "It was not paused." in command(settings, "resume").stdout
-    assert json.loads(command(settings, "restore", "--yes", "--json").stdout)["paused"] is None
+    assert "it was paused: too strict" in command(settings, "resume", *WHY).stdout
+    assert "It was not paused." in command(settings, "resume", *WHY).stdout
+    assert json.loads(command(settings, "restore", "--yes", "--json", *WHY).stdout)["paused"] is None
 
 
 async def test_restore_asks_first(settings: Settings) -> None:
     """Without --yes it asks, and no answer is no."""
-    done = command(settings, "restore")
+    done = command(settings, "restore", *WHY)
     assert done.returncode == 1
     assert "Restore pbx:*" in done.stdout
 
