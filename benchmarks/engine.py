@@ -15,9 +15,10 @@ from penaltybox.contracts.events import Decision
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import TOPICS
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.garbage import collect_seldom
 from penaltybox.processors.huge_pages import advise
 from penaltybox.processors.intake import decode_run, step_events
-from penaltybox.processors.penalties import GC_THRESHOLD, make_engine
+from penaltybox.processors.penalties import make_engine
 from penaltybox.processors.residents import Resident, Residents
 from penaltybox.processors.state import SubjectState
 
@@ -69,12 +70,11 @@ def decoding(records: list[Record]) -> float:
 
 def main() -> None:
     """Best of three rounds, both ways in turns."""
-    gc.set_threshold(*GC_THRESHOLD)
     for mix in ("uniform", "zipf"):
         at = now_ms()
         records = [Record(offset, at, value) for offset, (_, value) in enumerate(encoded(COUNT, at, mix=mix))]
         gc.collect()
-        gc.freeze()
+        collect_seldom()  # as a worker does
         rates = [(stepping(records), decoding(records)) for _ in range(ROUNDS)]
         value, peer = max(rate[0] for rate in rates), max(rate[1] for rate in rates)
         report("engine" if mix == "uniform" else f"engine_{mix}", value, "decisions/s", "msgspec decode alone", peer)

@@ -21,6 +21,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import Ending, run_app
+from penaltybox.processors.garbage import keep_collecting
 from penaltybox.processors.generations import join
 from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.penalties import make_engine, make_limits, penalties_app, tune_process
@@ -59,7 +60,9 @@ async def measure(settings: Settings, warm: int, count: int) -> dict[str, float]
     await sender.start()
     try:
         await join(store, sender, settings, now_ms())
-        await run_app(app, ending, [worker.write_cycles(), worker.watch_pause(), keep_advising(), watch()])
+        await run_app(
+            app, ending, [worker.write_cycles(), worker.watch_pause(), keep_advising(), keep_collecting(), watch()]
+        )
     finally:
         await sender.stop()
         await store.close()

@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     ref: Annotated[str, Meta(max_length=128, description="the decision or order it is about")] = ""
 
 
-class Penalty(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Penalty(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One step of one subject, up or down, by a rule or by hand. The audit trail.
 
     `from_`/`to` name rungs. `until` is absolute (ms); null is permanent. Consumers of one subject take the highest
@@ -105,7 +105,7 @@ class Penalty(msgspec.Struct, kw_only=True, omit_defaults=True):
     late: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True, array_like=True):
+class Hold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A block or a challenge in force: until when (absolute ms, null = permanent), on which rung, by what."""
 
     until: int | None

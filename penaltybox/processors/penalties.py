@@ -6,7 +6,6 @@ Everything it does is in `worker.py`; here are the parts it works with, and how 
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from penaltybox.processors.announcements import kafka_sender
 from penaltybox.processors.app import App, Ending, make_app, run_app
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
+from penaltybox.processors.garbage import collect_seldom, keep_collecting
 from penaltybox.processors.generations import join, recorded_generation
 from penaltybox.processors.huge_pages import keep_advising
 from penaltybox.processors.limits import Limits
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 ROLE = "penalties"
 SWITCH_S = 0.001
 """The fetching thread parses for milliseconds at a time; a block that waits to be written should not wait for that."""
-GC_THRESHOLD = (100_000, 50, 100)
-"""States live long and hold no cycles: full collections over hundreds of thousands of them would only stop the loop."""
 
 
 def make_engine(settings: Settings) -> Engine:
@@ -139,6 +137,7 @@ async def _run(
             keep_telling(untold, sender, topics),
             keep_advising(),
             *meter_role(registry, app, worker),
+            keep_collecting(),
             _watchdog(settings, app, worker),
         ]
         await run_app(app, ending, jobs)
@@ -168,9 +167,8 @@ def ending_by_signals() -> Ending:
 
 def tune_process() -> None:
     """Set the interpreter up for a process that is a worker and nothing else. Once, at the process's edge."""
-    gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_S)
-    gc.freeze()
+    collect_seldom()
 
 
 def main(settings: Settings) -> None:

@@ -41,7 +41,7 @@ class Counter(msgspec.Struct, array_like=True, gc=False):
     weights: list[int] = []
 
 
-class Track(msgspec.Struct, array_like=True):
+class Track(msgspec.Struct, array_like=True, gc=False):
     """One ladder of one subject: the real one, or that of a shadow rule."""
 
     rung: str = ""
@@ -61,8 +61,11 @@ class Track(msgspec.Struct, array_like=True):
     """Risk: (time, key of the contribution, points)."""
 
 
-class SubjectState(msgspec.Struct, array_like=True):
-    """All of one subject. Fields are encoded in this order; number and nonce must stay first."""
+class SubjectState(msgspec.Struct, array_like=True, gc=False):
+    """All of one subject. Fields are encoded in this order; number and nonce must stay first.
+
+    Neither it nor anything in it ever refers back to it, so the interpreter need not look for cycles (`gc=False`).
+    """
 
     number: int
     nonce: int
