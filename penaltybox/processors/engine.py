@@ -13,7 +13,7 @@ from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision, Outcome
 from penaltybox.contracts.subjects import MAX_CACHED, Canonicaliser, Name, value_hash
 from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_value
-from penaltybox.processors.ladder import active
+from penaltybox.processors.ladder import active, has_challenge
 from penaltybox.processors.remedies import COMMANDED, command, marks_of, outcome
 from penaltybox.processors.state import NOTHING as NOTHING_YET
 from penaltybox.processors.state import Counter, SubjectState, Track, copy_state
@@ -168,10 +168,10 @@ class Engine:
         """Rules see a decision that is neither history nor suppressed."""
         fired: list[Detection] | None = None
         effect = NOTHING
-        # A rule that only asks for a challenge has nothing to ask while its challenge runs; others go on under it.
-        asking = track.challenge.rule if track.challenge is not None and active(track.challenge, t) else None
+        challenged = track.challenge is not None and active(track.challenge, t)
         for one, place in sights:
-            if one.name == asking and one.then.challenge_ms:
+            # A rule that only asks for a challenge has nothing to ask while its challenge runs; others go on under it.
+            if challenged and one.then.challenge_ms and has_challenge(track, one.name, t):
                 effect |= HELD
                 continue
             if one.counts:

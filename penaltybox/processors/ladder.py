@@ -170,6 +170,30 @@ def later(old: Hold | None, new: Hold) -> Hold:
     return new
 
 
+def impose(track: Track, hold: Hold) -> None:
+    """Challenge a track, unless a challenge that ends later runs; one that gives way is remembered as such.
+
+    Its rule still has what it asked for, and sees nothing before that end. If it did, what it did not see so far would
+    count when it is redelivered.
+    """
+    before = track.challenge
+    track.challenge = later(before, hold)
+    if before is None or before.until is None or track.challenge is before or before.rule == hold.rule:
+        return
+    kept = [(rule, until) for rule, until in track.outlasted if until > track.at and rule != before.rule]
+    if before.until > track.at:
+        kept.append((before.rule, before.until))
+    track.outlasted = tuple(kept)
+
+
+def has_challenge(track: Track, rule: str, t: int) -> bool:
+    """Whether a challenge that this rule asked for runs at time `t`, or would if a longer one had not replaced it."""
+    hold = track.challenge
+    if hold is not None and hold.rule == rule and active(hold, t):
+        return True
+    return any(name == rule and t < until for name, until in track.outlasted)
+
+
 def active(hold: Hold | None, t: int) -> bool:
     """Whether a hold is in force at time `t`."""
     return hold is not None and (hold.until is None or t < hold.until)

@@ -44,6 +44,7 @@ def outcome(policy: Policy, state: SubjectState, record: Outcome, t: int) -> tup
     rung = _rung(policy, state, t)
     _lift(policy, state, t, record.id, "challenge_passed", rung, rung, {"lifts": hold.penalty})
     state.real.challenge = None
+    state.real.outlasted = ()
     state.real.at = max(state.real.at, t)  # what the challenge held back must not count when it is redelivered
     state.settle()
     return True, True
@@ -142,6 +143,7 @@ def _set_rung(state: SubjectState, target: Rung | None, t: int) -> None:
     """Lifts the holds and leaves the rung as a prior (or none)."""
     track = state.real
     track.deny = track.challenge = None
+    track.outlasted = ()
     track.rung, track.rung_ms = (target.name, target.duration_ms) if target else ("", 0)
     track.end = t
     track.scores = ()

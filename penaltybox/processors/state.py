@@ -59,6 +59,8 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     """Distinct rules: rule key -> hash of the value -> granule in which it was last seen."""
     scores: tuple[tuple[int, int, int], ...] = ()
     """Risk: (time, key of the contribution, points)."""
+    outlasted: tuple[tuple[str, int], ...] = ()
+    """Challenges that gave way to longer ones while they ran: (rule, end)."""
 
 
 class SubjectState(msgspec.Struct, array_like=True, gc=False):

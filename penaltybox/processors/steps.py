@@ -8,7 +8,7 @@ from penaltybox.contracts.durations import format_duration
 from penaltybox.contracts.events import Hold, Penalty
 from penaltybox.contracts.ids import penalty_id
 from penaltybox.processors.detections import add_score, fence, latest_count, values_within
-from penaltybox.processors.ladder import CHALLENGE, NONE, Ask, Landing, end_of, land, later, prior_rung
+from penaltybox.processors.ladder import CHALLENGE, NONE, Ask, Landing, end_of, impose, land, later, prior_rung
 
 if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy, Rung
@@ -108,7 +108,7 @@ def _step(occasion: Occasion, steps: list[Ask], challenges: list[Ask]) -> Landin
     if landing.action == "deny":
         track.deny = later(track.deny, hold)
     elif landing.action == CHALLENGE:
-        track.challenge = later(track.challenge, hold)
+        impose(track, hold)
     track.rung, track.rung_ms, track.end = target.name, target.duration_ms, until
     return landing
 
@@ -122,7 +122,7 @@ def _challenge(occasion: Occasion, challenges: list[Ask]) -> None:
     until = at + (longest.then.challenge_ms or 0)
     hold = Hold(until, name, longest.rule, _identity(occasion, longest.rule, name))
     _write(occasion, hold, CHALLENGE, rung, rung, {})
-    track.challenge = later(track.challenge, hold)
+    impose(track, hold)
 
 
 def soften_block(case: Case, trigger: Trigger) -> None:
@@ -138,8 +138,11 @@ def soften_block(case: Case, trigger: Trigger) -> None:
     record = Hold(until, hold.rung, "shared_ip", identity)
     _write(occasion, record, CHALLENGE, rung, rung, {"softens": hold.penalty})
     track.deny = None
-    track.challenge = later(track.challenge, Hold(until, hold.rung, hold.rule, hold.penalty))
-    track.at = max(track.at, trigger.t)  # what was suppressed until now must not count when it is redelivered
+    impose(track, Hold(until, hold.rung, hold.rule, hold.penalty))
+    # What was suppressed must not count when it is redelivered. Nobody noted it, and some of it may be later than what
+    # softens the block now; but all of it lies before the block's end, and the broker had it before this record.
+    suppressed = trigger.broker_ms if hold.until is None else min(hold.until - 1, trigger.broker_ms)
+    track.at = max(track.at, trigger.t, suppressed)
 
 
 def is_shared(policy: Policy, state: SubjectState, at: int) -> bool:

@@ -103,7 +103,9 @@ class Oracle:
         if not before and self._shared(person, trigger.t) and hold is not None and self._softens(hold, trigger.t):
             until = trigger.t + self.policy.challenge_ms if hold.until is None else hold.until
             person.real.deny = None
-            person.real.at = max(person.real.at, trigger.t)
+            # all that the broker had until now was suppressed, as far as the block would have gone
+            passed = trigger.broker_ms if hold.until is None else min(hold.until - 1, trigger.broker_ms)
+            person.real.at = max(person.real.at, trigger.t, passed)
             self._hold_challenge(person.real, Hold(until, hold.rung, hold.rule, hold.penalty))
             self._note(Case(person, person.real, trigger), "shared_ip", "challenge", until, trigger.t)
 
@@ -133,8 +135,7 @@ class Oracle:
             return
         fired = []
         for rule in rules:
-            hold = track.challenge
-            if rule.then.challenge_ms and hold is not None and hold.rule == rule.name and active(hold, trigger.t):
+            if rule.then.challenge_ms and trigger.t < track.asked.get(rule.name, 0):
                 continue  # it has what it asks for
             value = value_of(rule, decision, self.canonicaliser) if rule.kind == "distinct" else None
             if rule.kind == "distinct" and value is None:
@@ -306,6 +307,7 @@ class Oracle:
     def _hold_challenge(self, track: Track, hold: Hold) -> None:
         if track.challenge is None or not ends_later(track.challenge, hold):
             track.challenge = hold
+            track.asked[hold.rule] = hold.until or 0  # a challenge always ends
 
     def _id(self, case: Case, rule: str, to: str) -> str:
         subject = f"shadow:{case.person.subject}" if case.track.shadow else case.person.subject
@@ -347,6 +349,7 @@ class Oracle:
             person.pass_until = max(person.pass_until, trigger.t + self.policy.pass_ms)
             if active(person.real.challenge, trigger.t) and person.real.at < trigger.t:
                 person.real.challenge = None
+                person.real.asked.clear()
                 person.real.at = trigger.t
                 self._note(Case(person, person.real, trigger), "challenge_passed", "lift", trigger.t, trigger.t)
 
@@ -371,6 +374,7 @@ class Oracle:
             down = max(0, names.index(standing) - 1)
             left = names[down] if command.verb == "pardon" else standing if command.keep_level else "none"
             track.deny = track.challenge = None
+            track.asked.clear()
             track.rung = None if left == "none" else left
             track.rung_ms = next((rung.duration_ms for rung in self.policy.ladder.rungs if rung.name == left), 0)
             track.end = t
