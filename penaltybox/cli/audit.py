@@ -32,7 +32,7 @@ def audit(
     """List who did what by hand, newest first: steps on ladders, lists, quotas, policies, pauses, restores.
 
     Steps come from ClickHouse if it answers (it keeps 400 days), else from the penalties topic (90 days); all else from
-    the control topic, which keeps the last record of each key for good and older ones until it is compacted. What Kafka
+    the control topic, which keeps every record for as long (90 days), and the last of each key for good. What Kafka
     does not know yet is there too, and marked.
 
         penaltybox audit --actor alice --since -7d

@@ -94,9 +94,8 @@ def _erase(values: Settings, name: str, traces: Traces, rows: dict[str, int], *,
         try:
             asyncio.run(_send_tombstones(values, name, traces))
         except (StoreUnavailable, TimeoutError, OSError) as error:
-            left.append(
-                f"its records in the compacted topics, from which a restore would bring it back: {error}".rstrip(".")
-            )
+            says = str(error).rstrip(".") or f"Kafka at {values.kafka} did not answer in time"
+            left.append(f"its records in the compacted topics, from which a restore would bring it back: {says}")
     else:
         left.append("its ladder in Kafka, as you asked; a restore brings it back")
     if any(rows.values()):
@@ -151,8 +150,9 @@ def _summary(traces: Traces, rows: dict[str, Any]) -> str:
 def _say_what_stays(values: Settings) -> None:
     out.print("What stays, and until when:")
     names = ("decisions", "outcomes", "dead_letters", "penalties")
-    kept = [f"{name.replace('_', ' ')} {getattr(values, f'{name}_retention')}" for name in names]
-    out.print(f"  Kafka: {', '.join(kept)} (penalties are the audit trail).")
+    kept = [f"control {values.penalties_retention} and until it is compacted"]
+    kept += [f"{name.replace('_', ' ')} {getattr(values, f'{name}_retention')}" for name in names]
+    out.print(f"  Kafka: {', '.join(kept)}; penalties and control are the audit trail.")
     out.print("  Redis: what a request with an idempotency key took, at most 24h; an empty state, 24h.")
     out.print("  Events that analytics has still to read become rows: run it again after the longest retention.")
     out.print("  Backups, spill files of publishers that are down, log files, and an entry of the policy file: yours.")

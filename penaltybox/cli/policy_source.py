@@ -12,6 +12,7 @@ from penaltybox.cli.control import opened
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.policy_versions import MAX_TEXT_BYTES
+from penaltybox.contracts.policy_yaml import read_policy_text
 
 if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
@@ -95,10 +96,7 @@ def read_file(path: Path | None, values: Settings) -> Named:
         ConfigurationError: it cannot be read, is too large, or is no policy.
     """
     chosen = policy_path(path, values)
-    try:
-        text = chosen.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"policy {chosen}: cannot be read: {error}") from error
+    text = read_policy_text(chosen, f"policy {chosen}")
     if len(text.encode()) > MAX_TEXT_BYTES:
         raise ConfigurationError(f"policy {chosen}: got {len(text):,} characters, wanted at most {MAX_TEXT_BYTES:,}")
     return Named(parse_policy(text, str(chosen)), text, str(chosen))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.errors import BadEvent, ConfigurationError
+from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Label
 from penaltybox.contracts.policy import (
     AllowEntry,
@@ -24,7 +24,7 @@ from penaltybox.contracts.policy import (
 )
 from penaltybox.contracts.policy_limits import read_limits, read_plans, read_scenarios
 from penaltybox.contracts.policy_rules import check_sampling, read_rules, read_then
-from penaltybox.contracts.policy_yaml import Node, read_yaml
+from penaltybox.contracts.policy_yaml import Node, read_policy_text, read_yaml
 from penaltybox.contracts.subjects import parse_subject
 
 if TYPE_CHECKING:
@@ -45,11 +45,7 @@ def load_policy(path: Path | str) -> Policy:
     Raises:
         ConfigurationError: unreadable, not YAML, or not a policy; the message names file and place.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"policy {path}: cannot be read: {error}") from error
-    return parse_policy(text, str(path))
+    return parse_policy(read_policy_text(Path(path), f"policy {path}"), str(path))
 
 
 def parse_policy(text: str, name: str = "policy") -> Policy:

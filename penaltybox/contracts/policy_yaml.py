@@ -14,10 +14,27 @@ from penaltybox.contracts.subjects import DIMENSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 MAX_BYTES: Final = 1 << 20
 """A policy is written by people; pure Python reads about as much YAML in ten seconds."""
+
+
+def read_policy_text(path: Path, name: str) -> str:
+    """The text of a policy file, never more of it than a policy may have: it may be a device, or a pipe.
+
+    Raises:
+        ConfigurationError: unreadable, no UTF-8, or too large.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise ConfigurationError(f"{name}: got more than {MAX_BYTES:,} bytes, wanted a policy of at most that")
+        return raw.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{name}: cannot be read: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -91,17 +91,21 @@ class TopicPlan(NamedTuple):
     def wanted(self, topics: Topics) -> dict[str, tuple[int, dict[str, str]]]:
         """Partitions and configuration of each topic. Control has one partition: the order of its commands is one.
 
+        It is a part of the audit trail, too: no record is compacted away before those of penalties are. Else nobody
+        could tell who listed an address that another one took off.
+
         What senders outside write has the broker's time, which bounds their clocks: a fence far in the future would
         make its subject immune until then.
         """
         compacted = {"cleanup.policy": "compact"}
+        remembered = {"min.compaction.lag.ms": str(self.penalties_ms)}
         bounded = {"message.timestamp.type": "LogAppendTime"}
         return {
             topics.decisions: (self.partitions, _kept(self.decisions_ms) | bounded),
             topics.outcomes: (self.partitions, _kept(self.outcomes_ms) | bounded),
             topics.penalties: (self.partitions, _kept(self.penalties_ms)),
             topics.ladders: (self.partitions, compacted),
-            topics.control: (1, compacted),
+            topics.control: (1, compacted | remembered),
             topics.dead_letters: (1, _kept(self.dead_letters_ms)),
         }
 
@@ -284,7 +288,7 @@ def _differences(
 
 
 def _shown(key: str, value: str) -> str:
-    return f"{value} ({format_duration(int(value))})" if key == "retention.ms" and value.isdigit() else value
+    return f"{value} ({format_duration(int(value))})" if key.endswith(".ms") and value.isdigit() else value
 
 
 async def topic_incarnations(connection: Connection, topics: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penaltybox.contracts.events import Control, Penalty
+from penaltybox.contracts.policy_versions import VERSION_KEY
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.generations import read_control
 from penaltybox.processors.topic_log import read_topic
@@ -97,11 +98,12 @@ async def told_changes(settings: Settings, since_ms: int) -> list[Deed]:
 
 
 def changes(controls: Iterable[Control], since_ms: int, *, told: bool = True) -> list[Deed]:
-    """Control records as deeds, but those of workers."""
+    """Control records as deeds, but those of workers, and texts of policy versions: the switch is the deed."""
     return [
         Deed(one.ts, one.id, one.actor, _what(one), _about(one), _details(one), one.reason, told)
         for one in controls
         if one.kind not in NOBODY and one.actor != "worker" and one.ts >= since_ms
+        and not one.key.startswith(VERSION_KEY)
     ]  # fmt: skip
 
 

@@ -54,14 +54,21 @@ class PutBack(NamedTuple):
 
 
 async def newest_controls(records: AsyncIterable[Any]) -> dict[str, Control]:
-    """Of each key the last record; what is no control is left out, a tombstone takes away what came before it."""
+    """Of each key the last record; what is no control is left out, a tombstone takes away what came before it.
+
+    A record that comes again, with the id of an earlier one, is not a new one: who could not know whether it had
+    arrived sent it twice, and meanwhile another one may have sent something newer.
+    """
     newest: dict[str, Control] = {}
+    seen: set[str] = set()
     async for record in records:
         key = (record.key or b"").decode("utf-8", "replace")
         if record.value is None:
             newest.pop(key, None)
         elif (control := read_control(record)) is not None:
-            newest[control.key] = control
+            if control.id not in seen:
+                newest[control.key] = control
+            seen.add(control.id)
     return newest
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penaltybox.contracts.durations import format_duration, parse_duration
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.contracts.policy_file import load_policy, parse_policy
 
 KEYS = (
     "rules", "limits", "ladder", "score", "shared_ip", "trust", "allow", "breaker", "lateness", "r", "on", "count",
@@ -40,6 +40,13 @@ def test_any_document_is_a_policy_or_a_sentence(text: str) -> None:
     else:
         told = "policy"
     assert told.startswith("policy")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full"])
+def test_a_file_without_an_end_is_a_sentence(device: str) -> None:
+    """No more is read than a policy may have: a device in its place does not fill the memory."""
+    with pytest.raises(ConfigurationError, match="wanted a policy of at most"):
+        load_policy(device)
 
 
 @settings(deadline=None)

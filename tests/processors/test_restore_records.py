@@ -9,6 +9,7 @@ import pytest
 
 from penaltybox.contracts.events import Control, Ladder, encode
 from penaltybox.processors.generations import read_control
+from penaltybox.processors.put_back import newest_controls
 from penaltybox.processors.restore import newest_ladders
 
 if TYPE_CHECKING:
@@ -54,3 +55,12 @@ def test_a_record_that_is_no_control_is_none(junk: bytes) -> None:
     control = Control(id="1", ts=1, key="generation", kind="restore", value="g")
     assert read_control(record(encode(control))) == control
     assert read_control(record(encode(control).replace(b'"restore"', b'"something-new"'))) is None
+
+
+async def test_a_record_that_comes_again_is_not_the_newest() -> None:
+    """Sent twice because nobody knew whether it had arrived, behind what came later, or behind a tombstone."""
+    listed = record(encode(Control(id="1", ts=1, key="allow:user:1", kind="allow", value="{}")), b"allow:user:1")
+    off = record(encode(Control(id="2", ts=2, key="allow:user:1", kind="allow")), b"allow:user:1")
+    plan = record(encode(Control(id="3", ts=3, key="plan:user:2", kind="override", value="{}")), b"plan:user:2")
+    found = await newest_controls(topic(listed, off, listed, plan, record(None, b"plan:user:2"), plan))
+    assert {key: one.id for key, one in found.items()} == {"allow:user:1": "2"}

@@ -79,5 +79,38 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "torn").write_bytes(whole[:2000] + bytes(3000) + whole[5000:])
     with pytest.raises(ConfigurationError, match="torn: cannot be read"):
         run(tmp_path / "torn")
+    with pytest.raises(ConfigurationError, match="column value is int64, wanted text or bytes"):
+        run(saved(tmp_path / "numbers", [{"value": 1}]))
     bad = [{"value": encode(EVENTS[0])}, {"value": msgspec.json.encode({"v": 1})}, {"value": None}]
     assert run(saved(tmp_path / "bad", bad)).refused == {"wrong_type": 1}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"subjects": "user"}, {"subjects": 3}, {"subjects": [1, 2]}, {"subjects": {"user": 3}}, {"ts": "now"},
+        {"attrs": "x"}, {"attrs": [3]}, {"action": 1.5}, {"violated": {"a": 1}}, {"id": {"a": [1]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_that_nobody_would_write(tmp_path: Path, column: dict[str, Any]) -> None:
+    """A column of another type than its field is refused, row by row, and ends nothing."""
+    made = [row | {"subjects": dict(event.subjects)} | column for row, event in zip(rows()[:5], EVENTS, strict=False)]
+    good = saved(tmp_path / "good", [{"value": encode(EVENTS[0])}])
+    assert run(good).decisions == 1
+    with pytest.raises(ConfigurationError, match="none of its 5 records can be judged"):
+        run(saved(tmp_path / "bad", made))
+
+
+def test_times_beyond_the_calendar_and_lines_within_json(tmp_path: Path) -> None:
+    """A timestamp that Python has no date for is refused; JSON in a cell may have line ends."""
+    far = [row | dict(event.subjects) for row, event in zip(rows()[:2], EVENTS, strict=False)]
+    table = pa.Table.from_pylist(far)
+    place = table.schema.get_field_index("ts")
+    late = pa.array([10**15, far[1]["ts"]], pa.int64()).cast(pa.timestamp("ms"))
+    pq.write_table(table.set_column(place, "ts", late), tmp_path / "far")
+    assert (run(tmp_path / "far").decisions, run(tmp_path / "far").refused) != (2, {})
+    pretty = [{"value": msgspec.json.format(encode(event), indent=2)} for event in EVENTS]
+    expected = run(write(tmp_path / "d.jsonl", EVENTS))
+    result = run(saved(tmp_path / "pretty", pretty))
+    assert (result.result_hash, result.refused) == (expected.result_hash, {})

@@ -57,6 +57,10 @@ class Parquet(Lines):
                 f"--source {path}: got the columns {', '.join(names[:12])}; wanted a column {', '.join(_JSON)} with "
                 "JSON, or the fields of a decision by name (at least id, ts, action and subjects)."
             )
+        if self._column and not _is_text(kind := self._file.schema_arrow.field(self._column).type):
+            raise ConfigurationError(
+                f"--source {path}: column {self._column} is {kind}, wanted text or bytes with JSON."
+            )
         self.total = self._file.metadata.num_rows
 
     async def slices(self) -> AsyncIterator[Sequence[Entry]]:
@@ -76,7 +80,37 @@ class Parquet(Lines):
         if self._column:
             values = batch.column(self._column).to_pylist()
             return [value.encode() if isinstance(value, str) else value or b"" for value in values]
-        return [_encode(_event(row)) for row in batch.to_pylist()]
+        return [_line(row) for row in _rows(batch)]
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests) or pa.types.is_null(kind)
+
+
+def _rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a batch; a cell that Python has no value for (a time of the year 30000) is its text."""
+    try:
+        return batch.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        return [{name: _cell(batch.column(name)[at]) for name in batch.schema.names} for at in range(batch.num_rows)]
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return str(getattr(scalar, "value", "unreadable"))
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """A row as a line; one that no decision can be made of is the text of why not, which is refused and counted."""
+    try:
+        return _encode(_event(row))
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        return _encode(str(error))
 
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:
