@@ -16,7 +16,7 @@ from penaltybox.cli.blocks import collect
 from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, print_json, settings, typed_subject
 from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, policy_now, reason_given
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.listing import subject_text
@@ -144,9 +144,22 @@ async def _execute(
 ) -> Executed:
     from penaltybox.processors.hand import execute_all
 
-    async with at_store(values) as store:
-        engine = await engine_at(values, policy, store)
-        return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=progress)
+    reached = 0
+
+    def far(done: int) -> None:
+        nonlocal reached
+        reached = done
+        progress(done)
+
+    try:
+        async with at_store(values) as store:
+            engine = await engine_at(values, policy, store)
+            return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=far)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            f"{error} Of {len(commands):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, for "
+            "who is denied already is left alone."
+        ) from error
 
 
 def _denied_already(state: SubjectState, command: Command) -> bool:

@@ -12,8 +12,9 @@ import pytest
 from penaltybox.cli.block_files import write_csv
 from penaltybox.cli.console import instant
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.sinks.blocklist import Block
+from penaltybox.sinks.redis_store import RedisSubjectStore
 from tests.cli.desks import WHY, Desk
 from tests.redis_servers import BINARIES, KINDS
 
@@ -121,3 +122,29 @@ def test_many_are_imported_in_seconds(desk: Desk, tell: Callable[[str], None]) -
     took = now_ms() - began
     tell(f"20,000 blocks imported in {took / 1000:.1f} s")
     assert took < 20_000
+
+
+def test_an_import_that_is_cut_off_says_how_far_it_came(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis goes away after the first chunk: what is done stays, the sentence says so, and a second import goes on."""
+    (desk.folder / "b.csv").write_text("subject,until\n" + "".join(f"user:m{n},permanent\n" for n in range(1500)))
+    write, calls = RedisSubjectStore.write, 0
+
+    async def failing(self: RedisSubjectStore, writes: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise StoreUnavailable("Redis at 127.0.0.1:1 did not answer within 2 s.")
+        return await write(self, writes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisSubjectStore, "write", failing)
+        with pytest.raises(
+            StoreUnavailable, match=r"Of 1,500 subjects 1,000 are done, and stay\. Import the file again"
+        ):
+            desk.run("blocks", "import", "b.csv", *WHY)
+    assert desk.json("blocks", "import", "b.csv", *WHY) == {
+        "subjects": 1500,
+        "banned": 500,
+        "already": 1000,
+        "wrong": [],
+    }
