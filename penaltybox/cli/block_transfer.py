@@ -157,8 +157,8 @@ async def _execute(
             return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=far)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} Of {len(commands):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, for "
-            "who is denied already is left alone."
+            f"{error} Of {len(commands):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, "
+            "for who is denied already is left alone."
         ) from error
 
 
