@@ -59,8 +59,11 @@ def decode_decisions(
     if decisions is None:
         return [_judge(raw, broker_ms, canonicaliser) for raw, broker_ms in zip(raws, brokers_ms, strict=True)]
     found = _found(decisions, canonicaliser)
-    if _fine(decisions, min(brokers_ms)) and all(found):
-        return list(zip(decisions, found, strict=True))  # type: ignore[arg-type] # nothing is missing
+    if _fine(decisions, min(brokers_ms)):
+        if all(found):
+            return list(zip(decisions, found, strict=True))  # type: ignore[arg-type] # nothing is missing
+        rows = zip(decisions, found, strict=True)
+        return [(one, names) if names else _named(one, canonicaliser) for one, names in rows]
     judged: list[tuple[Decision, Names] | BadEvent] = []
     for decision, broker_ms, names in zip(decisions, brokers_ms, found, strict=True):
         try:

@@ -52,5 +52,5 @@ class Cycle:
         """Call it off: what was stepped and not written is forgotten."""
         self.dropped = True
         for resident in self.residents:
-            resident.queued = resident.dirty = resident.urgent = False
+            resident.queued = resident.dirty = resident.urgent = resident.renew = False
             resident.kept = ()

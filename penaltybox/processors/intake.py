@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FRESH_S = 1.0
 """How long a verified version lets a result of 'nothing changed because of a block' stand."""
+RENEW_S = 0.75
+"""At what age a version that is leant on is verified again: in time, so that nothing has to be kept for it."""
 SEEN_S = 60.0
 _plans = attrgetter("plans")
 
@@ -108,7 +110,7 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
     apply, combination = engine.apply, engine.combination
     young, epoch = residents.young, residents.epoch
     slice_ = _Slice(residents, now_s)
-    note, stale_s, unseen_s = slice_.note, slice_.stale_s, slice_.unseen_s
+    note, stale_s, renew_s, unseen_s = slice_.note, slice_.stale_s, slice_.renew_s, slice_.unseen_s
     listing = bool(engine.allowlist.entries)
     for event, handling, names, kind in decoded:
         if kind is None:
@@ -132,7 +134,7 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
             held is None
             or (
                 t < held.quiet_until
-                and held.verified_s >= stale_s
+                and held.verified_s >= (stale_s if held.renew else renew_s)
                 and held.seen_s >= unseen_s
                 and not held.kept
                 and not held.sent
@@ -172,7 +174,7 @@ class _Slice:
     def __init__(self, residents: Residents, now_s: float) -> None:
         self._residents = residents
         self._now_s = now_s
-        self.stale_s, self.unseen_s = now_s - FRESH_S, now_s - SEEN_S
+        self.stale_s, self.renew_s, self.unseen_s = now_s - FRESH_S, now_s - RENEW_S, now_s - SEEN_S
         self._queued: list[Resident] = []
         self._urgent: list[Resident] = []
         self._denials = self._subjects = 0
@@ -199,6 +201,9 @@ class _Slice:
             resident.seen_s = self._now_s
             self._subjects += 1
         if effect == NOTHING or (effect == HELD and resident.verified_s >= self.stale_s):
+            if effect == HELD and resident.verified_s < self.renew_s and not resident.renew:
+                resident.renew = True
+                self._queue(resident)
             if not (resident.kept or resident.sent):
                 return False
         elif effect != HELD:
@@ -216,10 +221,13 @@ class _Slice:
             resident.kept.append(kept)
         else:
             resident.kept = [kept]
+        self._queue(resident)
+        return True
+
+    def _queue(self, resident: Resident) -> None:
         if not resident.queued:
             resident.queued = True
             self._queued.append(resident)
-        return True
 
     def stepped(self) -> Stepped:
         """The whole."""

@@ -36,7 +36,7 @@ def shared(ms: int) -> int:
 class _Looked:
     """What the hot loop looks at in every resident: slots of a base come first, so they share a cache line or two."""
 
-    __slots__ = ("epoch", "kept", "quiet_until", "seen_s", "sent", "verified_s")
+    __slots__ = ("epoch", "kept", "quiet_until", "renew", "seen_s", "sent", "verified_s")
 
 
 class Resident(_Looked):
@@ -48,6 +48,7 @@ class Resident(_Looked):
         kept: events stepped into `state` since it was last encoded; stepped again after a lost race.
         sent: events in the write that is under way.
         dirty: `state` has something to write.
+        renew: its version is looked at before it is too old to trust; queued or being written for that.
         queued: in the open cycle.
         urgent: a block or its end waits to be written.
         remark: the keys beside the state change with the next write.
@@ -77,6 +78,7 @@ class Resident(_Looked):
         self.kept: list[Kept] | tuple[()] = ()
         self.sent: list[Kept] | tuple[()] = ()
         self.dirty = False
+        self.renew = False
         self.queued = False
         self.urgent = False
         self.remark = False
@@ -93,7 +95,7 @@ class Resident(_Looked):
     @property
     def busy(self) -> bool:
         """Whether anything is open about it, so that it must not be forgotten or read anew."""
-        return bool(self.dirty or self.queued or self.kept or self.sent or self.urgent or self.telling)
+        return bool(self.dirty or self.queued or self.renew or self.kept or self.sent or self.urgent or self.telling)
 
 
 class Residents:

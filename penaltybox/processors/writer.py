@@ -116,7 +116,7 @@ class Writer:
         wrote = False
         races = 0
         while todo:
-            checks = [one for one in todo if one.kept and not one.dirty]
+            checks = [one for one in todo if (one.kept or one.renew) and not one.dirty]
             sent = self._encode([one for one in todo if one.dirty])
             todo = []
             if sent:
@@ -156,6 +156,7 @@ class Writer:
         now_s = time.monotonic()
         for one, result in zip(sent, results, strict=True):
             resident = one.resident
+            resident.renew = False
             if type(result) is Written:
                 state = resident.state
                 state.number = result.number
@@ -179,17 +180,18 @@ class Writer:
                 todo.append(resident)
 
     async def _verify(self, residents: list[Resident], todo: list[Resident]) -> None:
-        """Residents in which nothing changed because of a block, a fence or grace: is that still what is stored?"""
+        """Residents of which a block, a fence or grace answers: is that still what is stored?"""
         subjects = [one.state.subject for one in residents]
         counts = [len(one.kept) for one in residents]
         blobs = await self._patience.call(lambda: self._store.read(subjects))
         now_s = time.monotonic()
         for resident, count, blob in zip(residents, counts, blobs, strict=True):
+            resident.renew = False
             state = resident.state
             here = (state.number, state.nonce) if state.read_number else None
             if (None if blob is None else blob_version(blob)) == here:
                 resident.verified_s = now_s
-                if not resident.dirty:
+                if not resident.dirty and count:
                     resident.kept = list(resident.kept[count:])
             elif blob is not None and blob_version(blob)[0] >= state.read_number:
                 self.step_again(resident, blob, now_s)

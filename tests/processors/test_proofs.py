@@ -88,7 +88,7 @@ def close(resident: Resident, plainly: Plainly, now_s: float) -> None:
     """As a write that nobody disputed."""
     resident.verified_s = plainly.verified_s[resident.state.subject] = now_s
     resident.kept = ()
-    resident.queued = resident.dirty = resident.urgent = resident.remark = False
+    resident.queued = resident.dirty = resident.urgent = resident.remark = resident.renew = False
     plainly.kept.pop(resident.state.subject, None)
 
 

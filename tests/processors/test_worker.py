@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.contracts.topics import TOPICS
+from penaltybox.processors.intake import RENEW_S
 from penaltybox.processors.state import encode_state
 from penaltybox.sinks.memory_store import MemoryKeys
 from penaltybox.sinks.subject_store import Mark, Write
@@ -287,6 +289,21 @@ async def test_suppressed_decisions_cost_one_look_a_second() -> None:
         await rig.settled()
         assert rig.store.reads - reads <= 1
         assert (await stored(rig)).number == state.number
+
+
+async def test_a_block_that_is_leant_on_is_verified_before_it_is_too_old() -> None:
+    """At three quarters of the age to which a version is trusted it is read again, once for all who lean on it."""
+    async with Rig(policy=BLOCKING).running(pause_every_s=60) as rig:
+        await rig.take(*denials(3))
+        await rig.settled()
+        reads, before_s = rig.store.reads, time.monotonic()
+        resident = rig.worker.residents.young["user:u1"]
+        resident.verified_s = before_s - RENEW_S
+        await rig.take(*denials(5, start=10))
+        await rig.settled()
+        assert rig.store.reads - reads == 1
+        assert resident.verified_s > before_s
+        assert not resident.busy
 
 
 async def test_a_store_that_lost_its_last_writes_gets_them_again() -> None:
