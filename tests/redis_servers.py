@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 import pytest
 
+from penaltybox.contracts.keyspace import slot_of
 from penaltybox.embedded.process import GuardedProcess
 from tests.waiting import block_until
 
@@ -130,11 +131,20 @@ class SentinelTrio:
 
 
 class Cluster:
-    """Three primaries, each a third of the slots; made over the CLUSTER commands."""
+    """Three primaries, each a third of the slots; made over the CLUSTER commands.
 
-    def __init__(self, binary: str, folder: Path) -> None:
+    Args:
+        binary: of the server.
+        folder: for the nodes' own.
+        whole: every node refuses to work as soon as one is gone, which is Redis' default.
+    """
+
+    BOUNDS = (0, 5461, 10923, 16384)
+
+    def __init__(self, binary: str, folder: Path, *, whole: bool = True) -> None:
+        self._more = ("--cluster-require-full-coverage", "yes" if whole else "no")
         self.servers = [self._node(binary, folder / f"node{i}") for i in range(3)]
-        bounds = (0, 5461, 10923, 16384)
+        bounds = self.BOUNDS
         for i, server in enumerate(self.servers):
             server.call("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
             server.call("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
@@ -142,11 +152,10 @@ class Cluster:
             self._meet(server)
         block_until(lambda: all(self._is_whole(server) for server in self.servers), 20, "the cluster")
 
-    @staticmethod
-    def _node(binary: str, folder: Path) -> Server:
+    def _node(self, binary: str, folder: Path) -> Server:
         return single(
             binary, folder, "--cluster-enabled", "yes", "--cluster-port", str(free_port()),
-            "--cluster-node-timeout", "1500", "--repl-diskless-sync-delay", "0",
+            "--cluster-node-timeout", "1500", "--repl-diskless-sync-delay", "0", *self._more,
         )  # fmt: skip
 
     def _meet(self, server: Server) -> None:
@@ -167,6 +176,11 @@ class Cluster:
     def _is_whole(server: Server) -> bool:
         info = server.call("CLUSTER", "INFO")
         return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info and b"slots_ok:16384" in info
+
+    def home(self, subject: str) -> Server:
+        """The primary that has this subject's slot at the start."""
+        slot = slot_of(subject)
+        return next(server for server, end in zip(self.servers, self.BOUNDS[1:], strict=False) if slot < end)
 
     @property
     def url(self) -> str:

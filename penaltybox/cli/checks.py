@@ -141,10 +141,25 @@ async def _redis_node(node: Link) -> list[Finding]:
         says = f"{where} keeps no append-only file: a crash loses the writes since the last snapshot"
         advice = "set appendonly yes; penaltybox restore brings ladders back, counters are lost"
         found.append(Finding("redis", "warning", says, advice))
+    if facts.get("cluster_enabled") == "1":
+        found += await _coverage(node, where)
     skew_ms = int(seconds) * 1000 + int(micros) // 1000 - middle_ms
     if abs(skew_ms) > _SKEW_MS:
         found.append(Finding("redis", "warning", f"the clock of {where} differs by {skew_ms} ms", _EVERYWHERE))
     return found
+
+
+async def _coverage(node: Link, where: str) -> list[Finding]:
+    """Whether this node of a cluster goes on when another one is gone; a user who may not ask is told nothing."""
+    try:
+        (found,) = await node.exchange([("CONFIG", "GET", "cluster-require-full-coverage")])
+    except ConfigurationError:
+        return []
+    if list(found[1:2]) != [b"yes"]:
+        return []
+    says = f"{where} refuses all work as soon as any node of the cluster is gone without a replica"
+    advice = "set cluster-require-full-coverage no, on every node: the limiter then goes on with those that are left"
+    return [Finding("redis", "warning", says, advice)]
 
 
 def check_clickhouse(values: Settings) -> list[Finding]:

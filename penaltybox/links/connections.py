@@ -24,7 +24,8 @@ from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.links.exchange import ClusterLink, Link, ServerLink
+from penaltybox.links.cluster import ClusterLink
+from penaltybox.links.exchange import Link, ServerLink
 from penaltybox.links.multiplex import MultiplexLink
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""Round trips: many commands to one Redis server, or to the nodes of a cluster, within one deadline.
+"""Round trips: many commands to one Redis server within one deadline; and scripts that no server forgets for long.
 
 Commands are packed by hiredis and sent while the next ones are still being packed, so that server and client work at
-the same time. Nothing is retried here except what a cluster redirects, because a redirected command was not executed.
+the same time. Nothing is retried here but a script that the server had forgotten, because that was not executed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import hiredis
-from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from penaltybox.contracts.errors import StoreUnavailable
-from penaltybox.contracts.keyspace import SLOTS
 from penaltybox.links.outages import code_of, explained
 from penaltybox.links.sharing import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from redis.asyncio import ConnectionPool
 
 Command: TypeAlias = "tuple[str | bytes | int, ...]"
 _SEND_BYTES = 1 << 16
-_REDIRECTS = 5
 # The caller decides about these replies; every other error reply is raised.
 ANSWERS = frozenset({"NOSCRIPT", "GENERATION", "MOVED", "ASK"})
 
@@ -46,6 +44,9 @@ class Link(Protocol):
 
     async def nodes(self) -> Sequence[Link]:
         """The servers that hold keys: itself, or the primaries of the cluster."""
+
+    def holders(self, slots: Iterable[int]) -> Sequence[Link]:
+        """The servers that hold these slots, without asking: itself, or those nodes of the cluster."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -123,6 +124,10 @@ class ServerLink:
         """Only this one."""
         return [self]
 
+    def holders(self, slots: Iterable[int]) -> Sequence[Link]:  # noqa: ARG002 - one server holds all slots
+        """Only this one."""
+        return [self]
+
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
@@ -145,112 +150,6 @@ async def _send(connection: Any, commands: Iterable[Command]) -> int:
     return sent
 
 
-class ClusterLink:
-    """A Redis Cluster: commands grouped by the node that owns their slot, one pipeline per node, all at once.
-
-    Args:
-        seeds: nodes to ask for the slot table, tried in order.
-        link_to: makes the link to one node of the cluster by host and port.
-        where: the seeds for messages, no secrets.
-    """
-
-    clustered = True
-
-    def __init__(self, seeds: Sequence[tuple[str, int]], link_to: Callable[[str, int], NodeLink], where: str) -> None:
-        self._seeds = list(seeds)
-        self._link_to = link_to
-        self._where = where
-        self._links: dict[tuple[str, int], NodeLink] = {}
-        self._owners: list[tuple[str, int] | None] = []
-        self._discover = Shared(self._ask_for_owners)
-
-    def _link(self, address: tuple[str, int]) -> NodeLink:
-        if address not in self._links:
-            self._links[address] = self._link_to(*address)
-        return self._links[address]
-
-    async def exchange(self, commands: Iterable[Command], slots: Sequence[int] | None = None) -> list[Any]:
-        """Send each command to the owner of its slot (slot 0 without `slots`); see `Link.exchange`."""
-        todo = list(commands)
-        where = list(slots) if slots is not None else [0] * len(todo)
-        replies: list[Any] = [None] * len(todo)
-        open_positions = list(range(len(todo)))
-        if not self._owners:
-            await self._discover()
-        for _ in range(_REDIRECTS):
-            await self._exchange_once(todo, where, open_positions, replies)
-            moved = [at for at in open_positions if isinstance(replies[at], MovedError)]
-            asked = [at for at in open_positions if type(replies[at]) is AskError]
-            for at in asked:
-                replies[at] = await self._ask(replies[at], todo[at])
-            open_positions = moved
-            if not open_positions:
-                return replies
-            await self._discover()
-        raise StoreUnavailable(f"Redis cluster at {self._where} keeps redirecting slot {where[open_positions[0]]}.")
-
-    async def _exchange_once(
-        self, todo: list[Command], slots: list[int], positions: list[int], replies: list[Any]
-    ) -> None:
-        by_owner: dict[tuple[str, int], list[int]] = {}
-        for at in positions:
-            owner = self._owners[slots[at]]
-            if owner is None:
-                self._owners = []
-                raise StoreUnavailable(f"Redis cluster at {self._where} has no node for slot {slots[at]}.")
-            by_owner.setdefault(owner, []).append(at)
-        calls = [self._link(owner).exchange([todo[at] for at in group]) for owner, group in by_owner.items()]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        for group, outcome in zip(by_owner.values(), outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                self._owners = []  # a failover may have moved its slots: ask again before the next call
-                raise outcome
-            for at, reply in zip(group, outcome, strict=True):
-                replies[at] = reply
-
-    async def _ask(self, redirect: AskError, command: Command) -> Any:
-        link = self._link((redirect.host, redirect.port))
-        _, reply = await link.exchange([("ASKING",), command])
-        if isinstance(reply, (AskError, MovedError)):
-            raise explained(reply, link.where, link.deadline_s) from reply
-        return reply
-
-    async def _ask_for_owners(self) -> None:
-        failure: Exception = StoreUnavailable(f"Redis cluster at {self._where} has no reachable node.")
-        for address in [*self._links, *(seed for seed in self._seeds if seed not in self._links)]:
-            try:
-                (table,) = await self._link(address).exchange([("CLUSTER", "SLOTS")])
-            except StoreUnavailable as error:
-                failure = error
-                continue
-            owners: list[tuple[str, int] | None] = [None] * SLOTS
-            for first, last, primary, *_ in table:
-                host = primary[0].decode() if primary[0] else address[0]
-                owners[first : last + 1] = [(host, primary[1])] * (last - first + 1)
-            if any(owners):
-                self._owners = owners
-                await self._forget_others()
-                return
-        raise failure
-
-    async def _forget_others(self) -> None:
-        known = set(self._owners) | set(self._seeds)
-        for address in [address for address in self._links if address not in known]:
-            await self._links.pop(address).close()
-
-    async def nodes(self) -> Sequence[Link]:
-        """The primaries that own slots, asked for anew."""
-        await self._discover()
-        return [self._link(owner) for owner in dict.fromkeys(self._owners) if owner is not None]
-
-    async def close(self) -> None:
-        """Close the connections to all nodes."""
-        for link in self._links.values():
-            await link.close()
-        self._links.clear()
-        self._owners = []
-
-
 class Script:
     """A Lua script that survives SCRIPT FLUSH, restarts and failovers: only NOSCRIPT is retried."""
 
@@ -262,16 +161,32 @@ class Script:
         self._loading: weakref.WeakKeyDictionary[Link, Shared[None]] = weakref.WeakKeyDictionary()
 
     async def load(self, link: Link) -> None:
-        """Make every node of the link know the script; many who find it forgotten load it once."""
-        loading = self._loading.get(link)
+        """Make every node of the link know the script."""
+        await asyncio.gather(*(self._load_once(node) for node in await link.nodes()))
+
+    async def _load_once(self, node: Link) -> None:
+        """Many who find it forgotten on a node load it there once."""
+        loading = self._loading.get(node)
         if loading is None:
-            loading = self._loading[link] = Shared(partial(self._load, weakref.ref(link)))
+            loading = self._loading[node] = Shared(partial(self._load, weakref.ref(node)))
         await loading()
 
     async def _load(self, to: weakref.ref[Link]) -> None:
-        link = to()
-        for node in await link.nodes() if link is not None else ():
+        node = to()
+        if node is not None:
             await node.exchange([("SCRIPT", "LOAD", self.text)])
+
+    async def _load_again(self, link: Link, slots: Iterable[int], attempt: int) -> None:
+        """Where these slots are. If that was of no use, a slot is on its way to a node that nobody can name: then all.
+
+        Raises:
+            StoreUnavailable: a node that holds the slots does not answer.
+        """
+        if attempt:
+            nodes = await link.nodes()
+            await asyncio.gather(*(self._load_once(node) for node in nodes), return_exceptions=True)
+        else:
+            await asyncio.gather(*(self._load_once(node) for node in link.holders(slots)))
 
     async def run(self, link: Link, calls: Iterable[Command], slots: Sequence[int] | None = None) -> list[Any]:
         """Run EVALSHA once per call; `calls` are (number of keys, *keys, *args).
@@ -287,11 +202,11 @@ class Script:
                 yield commands[-1]
 
         replies = await link.exchange(remembered(), slots)
-        for _ in range(self.ATTEMPTS):
+        for attempt in range(self.ATTEMPTS):
             missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if not missing:
                 return replies
-            await self.load(link)
+            await self._load_again(link, [slots[at] for at in missing] if slots else (0,), attempt)
             again = await link.exchange([commands[at] for at in missing], slots and [slots[at] for at in missing])
             for at, reply in zip(missing, again, strict=True):
                 replies[at] = reply

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import hiredis
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
 
 from penaltybox.links.exchange import ANSWERS
@@ -38,6 +39,10 @@ def _error_of(text: str) -> ResponseError:
     if code in _REDIRECTS:
         return _REDIRECTS[code](rest)
     return ResponseError(text)
+
+
+def _silence() -> ConnectionError:
+    return ConnectionError(f"nothing heard for {_SILENCE_S:g} s")
 
 
 class _Call:
@@ -76,6 +81,10 @@ class _Channel(asyncio.Protocol):
         call = _Call(future, wanted)
         if not self._waiting:
             self._heard_at = loop.time()
+        elif loop.time() - self._heard_at > _SILENCE_S:  # those who wait may have no patience left to notice it
+            self.give_up(_silence())
+            future.set_exception(_silence())
+            return future
         self._waiting.append(call)
         if self._held is None:
             # The first call of a turn of the loop leaves at once, those that join it leave together.
@@ -96,7 +105,7 @@ class _Channel(asyncio.Protocol):
         if not call.future.done():
             call.future.set_exception(TimeoutError())
         if self._loop.time() - self._heard_at > _SILENCE_S:
-            self.give_up(ConnectionError(f"nothing heard for {_SILENCE_S:g} s"))
+            self.give_up(_silence())
 
     def data_received(self, data: bytes) -> None:
         """Whoever waits longest gets the next reply."""
@@ -155,6 +164,10 @@ class MultiplexLink:
         self._pool = pool
         self.where = where
         self.deadline_s = deadline_s
+        # A server that accepts a connection and then is gone for good would be waited for as long as TCP allows. Every
+        # Sentinel may have to be waited for, and then its answer.
+        sentinels = len(pool.sentinel_manager.sentinels) if isinstance(pool, SentinelConnectionPool) else 0
+        self._open_s = 2 * deadline_s * (1 + sentinels)
         self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channel] = WeakKeyDictionary()
         self._opened = Shared(self._open)
 
@@ -206,7 +219,12 @@ class MultiplexLink:
     async def _open(self) -> _Channel:
         loop = asyncio.get_running_loop()
         connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
-        await connection.connect()
+        try:
+            async with asyncio.timeout(self._open_s):
+                await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         # redis-py has found the server, logged in and read the answers; from here the protocol is ours.
         channel = self._channels[loop] = _Channel(loop, connection)
         return channel
@@ -217,6 +235,10 @@ class MultiplexLink:
             channel.give_up(error)
 
     async def nodes(self) -> Sequence[Link]:
+        """Only this one."""
+        return [self]
+
+    def holders(self, slots: Iterable[int]) -> Sequence[Link]:  # noqa: ARG002 - one server holds all slots
         """Only this one."""
         return [self]
 

@@ -24,12 +24,16 @@ class Shared(Generic[Result]):
 
     async def __call__(self) -> Result:
         """The result of the run that is under way, or of a new one; raises what it raises."""
+        return await asyncio.shield(self.start())
+
+    def start(self) -> asyncio.Task[Result]:
+        """The run that is under way, or a new one; nobody has to wait for it."""
         loop = asyncio.get_running_loop()
         task = self._running.get(loop)
         if task is None or task.done():
             task = self._running[loop] = loop.create_task(self._make())
             task.add_done_callback(_looked_at)
-        return await asyncio.shield(task)
+        return task
 
     def cancel(self) -> None:
         """Stop the run of this loop, if there is one."""

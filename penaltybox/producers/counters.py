@@ -13,8 +13,9 @@ from penaltybox.producers.questions import Answer
 from penaltybox.producers.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from penaltybox.contracts.errors import PenaltyboxError
     from penaltybox.contracts.keyspace import Keyspace
     from penaltybox.links.exchange import Command, Script
     from penaltybox.links.multiplex import MultiplexLink
@@ -29,8 +30,37 @@ _CHANGED: Final = -1
 _ATTEMPTS: Final = 4
 
 
+_ONE: Final = ("",)
+
+
+class Unanswered(StoreUnavailable):
+    """Some nodes that a request needed did not do their part.
+
+    Args:
+        by_node: name of a node -> why.
+        answered: names of those that did theirs.
+    """
+
+    def __init__(self, by_node: Mapping[str, PenaltyboxError], answered: Collection[str]) -> None:
+        super().__init__(" ".join(dict.fromkeys(str(error) for error in by_node.values())))
+        self.by_node = by_node
+        self.answered = answered
+
+
 class Counters(Protocol):
-    """Whoever asks a Redis, of whatever topology."""
+    """Whoever asks a Redis, of whatever topology.
+
+    Nodes have names; the only one of a server, or of what Sentinel names, is the empty text.
+    """
+
+    def nodes(self) -> Collection[str]:
+        """Names of all nodes, as far as is known."""
+
+    def touched(self, stems: Sequence[str], request: Request) -> Collection[str]:
+        """Names of the nodes that a request of subjects with these stems needs."""
+
+    def look(self) -> None:
+        """Somebody was not asked: find out, in the background and not too often, whether other nodes hold its keys."""
 
     async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
         """Make the scripts for limits of these sets of algorithms known, so that the first decisions need not."""
@@ -39,7 +69,8 @@ class Counters(Protocol):
         """Check everything about a request, and take from all of its limits if it fits all that are in force.
 
         Raises:
-            StoreUnavailable: no answer in time; whether something was taken nobody knows.
+            StoreUnavailable: no answer in time; whether something was taken nobody knows. `Unanswered` if some nodes
+                of several gave none.
         """
 
     async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
@@ -62,6 +93,17 @@ class ServerCounters:
         self._link = link
         self._keyspace = keyspace
         self.test_now_ms = test_now_ms
+
+    def nodes(self) -> Collection[str]:
+        """See `Counters.nodes`."""
+        return _ONE
+
+    def touched(self, stems: Sequence[str], request: Request) -> Collection[str]:  # noqa: ARG002 - always the same
+        """See `Counters.touched`."""
+        return _ONE
+
+    def look(self) -> None:
+        """See `Counters.look`: Sentinel is asked whenever a connection is opened."""
 
     async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
         """See `Counters.load`."""

@@ -15,16 +15,17 @@ import msgspec
 
 from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.keyspace import slot_of
-from penaltybox.producers.counters import RECORD_LIFE_MS, counters_of
+from penaltybox.producers.counters import RECORD_LIFE_MS, Unanswered, counters_of
 from penaltybox.producers.customers import WHOLE, Standing
 from penaltybox.producers.questions import Answer
 from penaltybox.producers.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penaltybox.contracts.keyspace import Keyspace
-    from penaltybox.links.exchange import ClusterLink, Command, Script
+    from penaltybox.links.cluster import ClusterLink
+    from penaltybox.links.exchange import Command, Script
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.questions import Question
 
@@ -34,6 +35,9 @@ _GIVE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)
 _ROUNDS: Final = 3
 _MAX_STANDINGS: Final = 50_000
 _TAKEN: Final = 1
+_STALL_S: Final = 0.005
+_TURNS: Final = 8
+"""Turns of the event loop from a reply in the socket to its caller, generously."""
 _HEAD: Final = 4
 """Numbers and values of a group's reply that are always there: outcome, now, block, challenge."""
 _DEFAULT: Final = Standing()
@@ -93,11 +97,27 @@ class ClusterCounters:
         self.lost = 0
         """Give-backs that could not be delivered: their quota is back when the counters end."""
 
+    def nodes(self) -> Collection[str]:
+        """See `Counters.nodes`."""
+        return self._link.names()
+
+    def touched(self, stems: Sequence[str], request: Request) -> Collection[str]:
+        """See `Counters.touched`."""
+        keys = [*stems, self._keyspace.refund(request.idempotency_key)] if request.idempotency_key else stems
+        return {self._link.node_at(_slot(key)) for key in keys}
+
+    def look(self) -> None:
+        """See `Counters.look`."""
+        self._link.look()
+
     async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
-        """See `Counters.load`."""
+        """See `Counters.load`; a node that is away does not keep the others from it."""
         scripts = [script("refund"), *(script("decide_group", one) for one in algorithms)]
-        for node in await self._link.nodes():
-            await node.exchange([("SCRIPT", "LOAD", one.text) for one in scripts])
+        nodes = await self._link.nodes()
+        loads = [node.exchange([("SCRIPT", "LOAD", one.text) for one in scripts]) for node in nodes]
+        for outcome in await asyncio.gather(*loads, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
         """See `Counters.ask`; one round trip to each node, all at once, when trust and plan are as last time."""
@@ -113,7 +133,7 @@ class ClusterCounters:
             self._remember(who, standing)
             await self._take_back(heard.taken, request, end_s)
         else:
-            raise StoreUnavailable("Trust or plan of a request's subject changed with every look at it.")
+            raise PenaltyboxError("Trust or plan of a request's subject changed with every look at it.")
         return await self._concluded(question, heard, standing, request, end_s)
 
     def _remember(self, who: str, standing: Standing) -> None:
@@ -129,33 +149,54 @@ class ClusterCounters:
         """Ask all groups at once.
 
         Raises:
-            StoreUnavailable: one of them did not answer; what others took is being given back.
+            Unanswered: one of them did not answer; what others took is being given back.
         """
         run = script("decide_group", question.algorithms)
-        calls = [
-            asyncio.ensure_future(self._run(run, self._call(question, group, request, assumed), group.slot))
+        calls: dict[asyncio.Future[Any], int] = {
+            asyncio.ensure_future(self._run(run, self._call(question, group, request, assumed), group.slot)): group.slot
             for group in groups
-        ]
+        }
+        answers = list(calls)
         if request.idempotency_key and question.limits:
-            calls.append(asyncio.ensure_future(self._index(question, groups, request)))
+            index = asyncio.ensure_future(self._index(question, groups, request))
+            calls[index] = _slot(self._keyspace.refund(request.idempotency_key))
         if not calls:
             return _Heard((), ())
+        names = {slot: self._link.node_at(slot) for slot in calls.values()}
         try:
             left_s = max(0.0, end_s - asyncio.get_running_loop().time())
-            _, late = await asyncio.wait(calls, timeout=left_s)
+            late = await _unfinished(calls, left_s)
         except asyncio.CancelledError:
             for call in calls:
                 call.cancel()
             raise
-        for call in late:
-            call.cancel()
-        failed = [error for call in calls if call not in late and (error := call.exception()) is not None]
-        if failed or late:
+        failures = self._failures(calls, late, names)
+        if failures:
             # Nobody knows what those that did not answer took.
             if question.scenario.failure != "open":
                 self._start_giving_back([group for group in groups if group.limits], request)
-            raise failed[0] if failed else _silence(len(late))
-        return _Heard(groups, [call.result() for call in calls[: len(groups)]])
+            raise Unanswered(failures, set(names.values()).difference(failures))
+        return _Heard(groups, [call.result() for call in answers])
+
+    def _failures(
+        self, calls: Mapping[asyncio.Future[Any], int], late: Collection[asyncio.Future[Any]], names: Mapping[int, str]
+    ) -> dict[str, PenaltyboxError]:
+        """By node, why a call got no answer: an outage rather than what only this request meets."""
+        failures: dict[str, PenaltyboxError] = {}
+        for call, slot in calls.items():
+            if call in late:
+                call.cancel()
+                self._link.doubt(slot)
+                error: BaseException | None = _silence(names[slot])
+            else:
+                error = call.exception()
+            if error is None:
+                continue
+            if not isinstance(error, PenaltyboxError):
+                raise error
+            if isinstance(error, StoreUnavailable) or names[slot] not in failures:
+                failures[names[slot]] = error
+        return failures
 
     async def _run(self, run: Script, call: Command, slot: int) -> Any:
         (reply,) = await run.run(self._link, [call], [slot])
@@ -230,19 +271,24 @@ class ClusterCounters:
     async def _give_back(self, groups: Sequence[_Group], request: Request) -> None:
         """Idempotent: by the record, which is gone with it. So it may be sent again after a failure."""
         key = request.idempotency_key or request.id
-        calls: list[Command] = []
-        for group in groups:
-            record = f"{group.stem}{self._keyspace.record_tail(key)}"
-            calls.append((1 + len(group.counters), record, *group.counters, "", request.id, 0, self._now()))
+        left = list(groups)
         for pause_s in (*_GIVE_BACK_PAUSES_S, None):
-            try:
-                await script("refund").run(self._link, calls, [group.slot for group in groups])
-            except PenaltyboxError:
-                if pause_s is not None:
-                    await asyncio.sleep(pause_s)
-            else:
+            outcomes = await asyncio.gather(*(self._give_back_once(one, key, request.id) for one in left))
+            left = [group for group, done in zip(left, outcomes, strict=True) if not done]
+            if not left:
                 return
-        self.lost += len(groups)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        self.lost += len(left)
+
+    async def _give_back_once(self, group: _Group, key: str, request_id: str) -> bool:
+        record = f"{group.stem}{self._keyspace.record_tail(key)}"
+        call: Command = (1 + len(group.counters), record, *group.counters, "", request_id, 0, self._now())
+        try:
+            await script("refund").run(self._link, [call], [group.slot])
+        except PenaltyboxError:
+            return False
+        return True
 
     async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
         """See `Counters.give_back`; each group's record is spent in one step with giving back what it names."""
@@ -299,5 +345,20 @@ def _slot(key: str) -> int:
     return slot_of(key[key.index("{") + 1 : key.rindex("}")])
 
 
-def _silence(groups: int) -> StoreUnavailable:
-    return StoreUnavailable(f"Redis cluster: {groups} slot groups of a request did not answer in time.")
+async def _unfinished(calls: Collection[asyncio.Future[Any]], left_s: float) -> set[asyncio.Future[Any]]:
+    """Those calls that have no answer after this time.
+
+    If this program stood still meanwhile, the answers may be here and only not looked at: that is no node's fault.
+    """
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + left_s
+    _, late = await asyncio.wait(calls, timeout=left_s)
+    if late and clock() - end_s > _STALL_S:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        late = {call for call in late if not call.done()}
+    return late
+
+
+def _silence(node: str) -> StoreUnavailable:
+    return StoreUnavailable(f"Redis at {node or 'an unknown node'} did not answer a request in time.")

@@ -13,14 +13,16 @@ from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.links.connections import endpoint_of, open_multiplexed
 from penaltybox.links.multiplex import MultiplexLink
 from penaltybox.producers import decisions
-from penaltybox.producers.counters import ServerCounters
+from penaltybox.producers.breakers import Breakers
+from penaltybox.producers.counters import ServerCounters, Unanswered
 from penaltybox.producers.counters_cluster import ClusterCounters
-from penaltybox.producers.failure import LOCAL_PERCENT, Breaker, FailureCounts, Failures
+from penaltybox.producers.failure import LOCAL_PERCENT, Failures
+from penaltybox.producers.outages import FailureCounts
 from penaltybox.producers.pseudonyms import Pseudonyms
 from penaltybox.producers.questions import Questions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
     from penaltybox.contracts.events import Action
@@ -64,7 +66,7 @@ class InlineLimiter:
     ) -> None:
         self.source = source
         self.publisher = publisher
-        self.breaker = Breaker()
+        self.breaker = Breakers()
         self.counts = FailureCounts()
         self._counters = counters
         self._keyspace = keyspace or Keyspace()
@@ -151,30 +153,53 @@ class InlineLimiter:
     async def _ask(self, question: Question, subjects: Sequence[str], request: Request) -> Verdict:
         clock = asyncio.get_running_loop().time
         asked_at_s, deadline_s = clock(), question.scenario.deadline_ms / 1000
-        breaker = self.breaker
-        if breaker.admits(asked_at_s, deadline_s):
+        stems = self._questions.stems(subjects)
+        if self._admits(stems, request, asked_at_s, deadline_s):
             try:
-                answer = await self._counters.ask(question, self._questions.stems(subjects), request, deadline_s)
+                answer = await self._counters.ask(question, stems, request, deadline_s)
             except PenaltyboxError as error:
                 self._note(error, asked_at_s)
             else:
-                if breaker.open or self.counts.away:
-                    breaker.succeeded()
-                    self.counts.succeeded()
+                if self.breaker.open or self.counts.away:
+                    self._answered(self._counters.touched(stems, request))
                 return self._judge(question, subjects, request, answer)
-        verdict = self._failures.verdict(request, breaker.wait_s(clock()))
-        self.counts.decided(request.scenario, verdict)
+        now_s, nodes = clock(), self._counters.touched(stems, request)
+        verdict = self._failures.verdict(request, self.breaker.wait_s(nodes, now_s))
+        self.counts.decided(request.scenario, verdict, now_s, nodes)
         return verdict
+
+    def _admits(self, stems: Sequence[str], request: Request, now_s: float, deadline_s: float) -> bool:
+        """Whether the nodes that this request needs are asked."""
+        if not self.breaker.open:
+            return True
+        if self.breaker.admits(self._counters.touched(stems, request), now_s, deadline_s):
+            return True
+        self._counters.look()
+        return False
 
     def _note(self, error: PenaltyboxError, asked_at_s: float) -> None:
         """An outage, or a refused login or right, is everybody's failure; any other error is this request's alone."""
         now_s = asyncio.get_running_loop().time()
-        if isinstance(error, (StoreUnavailable, ConfigurationError)):
-            self.counts.failed(error, now_s)
-            self.breaker.failed(now_s, asked_at_s)
-        else:
-            self.counts.refused(error, now_s)
-            self.breaker.succeeded()
+        for node, failure in error.by_node.items() if isinstance(error, Unanswered) else (("", error),):
+            if isinstance(failure, (StoreUnavailable, ConfigurationError)):
+                self.counts.failed(failure, now_s, node)
+                self.breaker.failed(node, now_s, asked_at_s)
+            else:
+                self.counts.refused(failure, now_s)
+                self._answered((node,))
+        if isinstance(error, Unanswered):
+            self._answered(error.answered)
+
+    def _answered(self, nodes: Collection[str]) -> None:
+        """These nodes do their part; and those that are nodes no more need not be thought of."""
+        now_s = asyncio.get_running_loop().time()
+        for node in nodes:
+            self.breaker.succeeded(node)
+        self.counts.succeeded(now_s, nodes)
+        if self.breaker.open or self.counts.away:
+            left = self._counters.nodes()
+            self.breaker.keep(left)
+            self.counts.keep(left, now_s)
 
     def _judge(self, question: Question, subjects: Sequence[str], request: Request, answer: Answer) -> Verdict:
         established = answer.trust if question.authenticated else None

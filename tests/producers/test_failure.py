@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.settings import Settings
-from penaltybox.producers.failure import Breaker, FailureCounts
 from penaltybox.producers.inline import InlineLimiter
 from tests.producers.limiters import KINDS, Rig, policy, request, rig_on
-from tests.redis_servers import BINARIES, CLUSTERING, Cluster, SentinelTrio, single
+from tests.redis_servers import BINARIES, CLUSTERING, SentinelTrio, single
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -196,37 +195,6 @@ async def test_a_failover_costs_some_decisions_and_then_goes_on(tmp_path: Path, 
         trio.kill()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "cluster"])
-async def test_a_dead_node_of_a_cluster_leaves_nothing_taken_on_the_others(tmp_path: Path, kind: str) -> None:
-    """A request that is refused because one node hangs gives back what it took on the others."""
-    assert kind == "cluster"
-    cluster = Cluster(str(CLUSTERING), tmp_path)
-    limits = "user: [{name: a, limit: 10, window: 1h}]\n    device: [{name: a, limit: 10, window: 1h}]"
-    try:
-        async with rig_on(cluster) as rig, rig.open(policy(limits, scenario("closed", "300ms"))) as limiter:
-            await back(limiter)
-            slots = {name: next(n for n, one in enumerate(cluster.servers) if has(one, name)) for name in "ud"}
-            assert slots["u"] != slots["d"]
-            cluster.servers[slots["d"]].freeze()
-            assert (await limiter.decide(request())).reason == "fail_closed"
-            key = f"{rig.keyspace.stem('user:u')}:l:s:a"
-
-            async def untaken() -> bool:
-                return cluster.servers[slots["u"]].call("ZCARD", key) == 0
-
-            await wait_until(untaken)
-            cluster.servers[slots["d"]].thaw()
-            assert [state.remaining for state in (await back(limiter)).limits] == [10, 10]
-    finally:
-        cluster.kill()
-
-
-def has(server: Server, name: str) -> bool:
-    """Whether this node owns the slot of user u (``u``) or device d (``d``)."""
-    reply = server.call("EXISTS", "pbx:{user:u}:x" if name == "u" else "pbx:{device:d}:x")
-    return isinstance(reply, int)
-
-
 async def test_an_error_that_only_one_request_has_is_nobody_elses(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """A call that Redis answers with an unexpected error fails alone, and a flood of them fills no log."""
     async with rig.open(policy(USER, scenario("closed", "5s"))) as limiter:
@@ -244,44 +212,3 @@ async def test_an_error_that_only_one_request_has_is_nobody_elses(rig: Rig, capl
         assert limiter.counts.errors == {"PenaltyboxError": 20}
         assert not limiter.breaker.openings
     assert len([one for one in caplog.records if "ERR bad" in one.message]) < 5
-
-
-def test_the_breaker_lets_one_probe_through_at_a_time() -> None:
-    """Open after a failure; then one request per pause, which doubles up to a second; closed by an answer."""
-    breaker = Breaker(first_pause_s=0.1, longest_pause_s=0.3)
-    assert breaker.admits(10.0, 0.02)
-    breaker.failed(10.02, asked_at_s=10.0)
-    assert [breaker.admits(10.0 + t / 100, 0.02) for t in (3, 11, 12, 13, 20)] == [False, False, True, False, False]
-    breaker.failed(10.14, asked_at_s=10.01)
-    assert not breaker.admits(10.16, 0.02), "one who had asked before it opened is no news"
-    breaker.failed(10.15, asked_at_s=10.12)
-    assert [breaker.admits(at, 0.02) for at in (10.34, 10.36)] == [False, True]
-    breaker.failed(10.38, asked_at_s=10.36)
-    assert breaker.wait_s(10.38) == pytest.approx(0.3)
-    assert breaker.admits(10.69, 0.02)
-    breaker.succeeded()
-    assert breaker.admits(10.7, 0.02)
-    assert breaker.wait_s(10.7) == 0
-    assert breaker.openings == 1
-
-
-def test_a_probe_that_is_never_heard_of_again_blocks_nobody() -> None:
-    """Its caller gave up: when its deadline and a pause have passed, another one goes."""
-    breaker = Breaker(first_pause_s=0.1)
-    breaker.failed(1.0, asked_at_s=0.9)
-    assert breaker.admits(1.2, 0.5)
-    assert not breaker.admits(1.6, 0.5)
-    assert breaker.admits(1.75, 0.5)
-
-
-def test_outages_that_come_and_go_are_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """A node that is away between answers of the others does not flood the log; a long outage is told again."""
-    counts = FailureCounts()
-    for tick in range(600):  # ten a second
-        counts.failed(StoreUnavailable("node 2 is away"), tick / 10)
-        counts.succeeded()
-    assert [line.message.split()[0] for line in caplog.records] == ["Deciding", "Redis"]
-    for second in range(60, 180):
-        counts.failed(StoreUnavailable("all are away"), second)
-    counts.succeeded()
-    assert [line.message.split()[0] for line in caplog.records[2:]] == ["Deciding", "Deciding", "Redis"]

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from penaltybox.producers.background import BackgroundPublisher
+    from penaltybox.producers.breakers import Breakers
     from penaltybox.producers.cached import CachedDecider
-    from penaltybox.producers.failure import Breaker, FailureCounts
     from penaltybox.producers.limiter import Request
+    from penaltybox.producers.outages import FailureCounts
     from penaltybox.producers.service.application import Application, Send
     from penaltybox.producers.service.calls import Receive, Scope
     from penaltybox.producers.verdict import Decider, Verdict
@@ -111,7 +112,7 @@ class MeteredApplication:
 class Counted(Protocol):
     """A limiter on Redis, as far as it counts."""
 
-    breaker: Breaker
+    breaker: Breakers
     counts: FailureCounts
 
 
@@ -153,7 +154,9 @@ class LimiterFigures(Collector):
             {"NoAnswerInTime": 0, "StoreUnavailable": 0, **inner.counts.errors},
         )
         yield GaugeMetricFamily(
-            "penaltybox_redis_away", "1 while requests are decided without Redis.", value=inner.breaker.open
+            "penaltybox_redis_away",
+            "Redis servers that do not answer, so that requests are decided without them.",
+            value=len(inner.breaker.nodes),
         )
         yield CounterMetricFamily(
             "penaltybox_redis_outages", "Times that requests began to be decided without Redis.", inner.breaker.openings
