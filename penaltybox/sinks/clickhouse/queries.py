@@ -1,6 +1,6 @@
 """The shipped queries. Each is a parameterised view of the database; docs/analytics.md says what its columns mean.
 
-All read the raw tables FINAL, so an event stored twice counts once.
+All count an event stored twice once: they read roll-ups that hold it once, what no roll-up covers FINAL.
 """
 
 from __future__ import annotations
@@ -21,17 +21,32 @@ PARAMETERS: Final = {
     "as_of": "DateTime64(3, 'UTC')",
     "matures_s": "Int64",
     "by": "String",
+    "prefix": "String",
+    "change": "DateTime64(3, 'UTC')",
 }
 QUERIES: Final = {
     "totals": ("from", "to"),
+    "decisions_per_minute": ("from", "to"),
     "blocks_by_dimension": ("from", "to"),
+    "denied_subjects": ("from", "to"),
+    "sightings": ("from", "to"),
     "penalties_by_rung": ("from", "to"),
+    "penalty_funnel": ("from", "to"),
+    "hits_per_block": ("from", "to"),
+    "policy_versions": ("from", "to"),
     "dead_letters_by_reason": ("from", "to"),
     "episodes": ("from", "to"),
     "judged_episodes": ("from", "to", "as_of", "matures_s"),
-    "false_positives": ("from", "to", "as_of", "matures_s"),
+    "false_positives": ("from", "to"),
+    "false_positives_as_of": ("from", "to", "as_of", "matures_s"),
     "nat": ("from", "to", "by"),
+    "nat_false_positives": ("from", "to", "prefix"),
+    "shared_ips": ("from", "to"),
+    "account_farms": ("from", "to"),
+    "limit_pressure": ("from", "to"),
+    "blocks_by_ip_share": ("from", "change", "to"),
 }
+"""Name -> parameters."""
 _LAST_MS: Final = 10_413_791_999_999
 
 
@@ -66,7 +81,7 @@ def judged_episodes(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: 
 
 
 def false_positives(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: int, matures_s: int = BY_LABEL) -> Rows:
-    """FDR (a lower bound) and FPR per dimension with Wilson 95 % intervals.
+    """FDR and FPR per dimension with 95 % intervals.
 
     Args:
         clickhouse: the database.
@@ -75,7 +90,8 @@ def false_positives(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: 
         as_of_ms: what is known now: labels after it are not looked at, and maturity is measured from it.
         matures_s: seconds after which an episode is mature, instead of the labels' own times.
     """
-    return run(clickhouse, "false_positives", {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s})
+    values: dict[str, int | str] = {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s}
+    return run(clickhouse, "false_positives_as_of", values)
 
 
 def nat(clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"] = "ip") -> Rows:

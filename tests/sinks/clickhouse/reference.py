@@ -100,7 +100,10 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
     longest = matures_s * 1000 if matures_s >= 0 else max((horizon[kind] for kind in in_use), default=0)
     before = as_of_ms - longest
     out: dict[str, dict[str, Any]] = defaultdict(
-        lambda: {"episodes": 0, "immature": 0, "labelled": 0, "legitimate": 0.0, "seen": [], "hurt": []}
+        lambda: (
+            {"episodes": 0, "immature": 0, "labelled": 0, "legitimate": 0.0, "seen": [], "hurt": []}
+            | {"clusters": defaultdict(int), "strata": {True: [], False: []}, "weighted": None}
+        )
     )
     limited = set()
     for e in episodes(world.decisions, world.penalties, from_ms, to_ms):
@@ -114,6 +117,7 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
         abusive = any(label in ABUSE for label, _ in mine)
         kinds = {k for k, ts in mine if k in WEIGHT and e.started <= ts <= e.ended + horizon[k]}
         row["labelled"] += bool(abusive or kinds)
+        row["clusters"][e.subject] += bool(abusive or kinds)
         row["legitimate"] += 0.0 if abusive else product(kinds)
     seen = {
         canonical(dimension, value)
@@ -124,12 +128,40 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
     for subject in seen:
         mine = labels.get(subject, [])
         kinds = {k for k, _ in mine if k in WEIGHT and k not in ONLY_LIMITED}
-        p = 0.0 if any(k in ABUSE for k, _ in mine) else product(kinds)
+        abusive = any(k in ABUSE for k, _ in mine)
+        p = 0.0 if abusive else product(kinds)
+        row = out[subject.split(":")[0]]
+        row["strata"][subject in limited].append(p if abusive or p > 0 else None)
         if p > 0:
-            row = out[subject.split(":")[0]]
             row["seen"].append(p)
             row["hurt"].append(p if subject in limited else 0.0)
-    return dict(out)
+    for row in out.values():
+        row["weighted"] = weighted(row["strata"])
+    return {name: row for name, row in out.items() if row["episodes"] + row["immature"] or row["seen"]}
+
+
+def weighted(strata: dict[bool, list[float | None]]) -> dict[str, float]:
+    """FPR with each labelled subject standing for those of its stratum, limited or not, that have no label."""
+    good, low, high = {}, {}, {}
+    squares = 0.0
+    for limited, subjects in strata.items():
+        told = [p for p in subjects if p is not None]
+        share = sum(told) / len(told) if told else 0.0
+        good[limited] = share * len(subjects)
+        ends = wilson(share, max(len(told), 1))
+        low[limited], high[limited] = ends[0] * len(subjects), ends[1] * len(subjects)
+        squares += sum((p * len(subjects) / len(told)) ** 2 for p in told)
+    total = good[True] + good[False]
+    unknown = any(subjects and all(p is None for p in subjects) for subjects in strata.values())
+    if not squares or total**2 / squares < 30 or unknown:
+        return {"n": total**2 / squares if squares else 0, "unknown": unknown}
+    return {
+        "n": total**2 / squares,
+        "unknown": False,
+        "fpr": good[True] / total,
+        "low": low[True] / (low[True] + high[False]),
+        "high": high[True] / (high[True] + low[False]),
+    }
 
 
 def nat(world: World, from_ms: int, to_ms: int) -> dict[str, dict[str, Any]]:

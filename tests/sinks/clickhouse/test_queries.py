@@ -67,22 +67,36 @@ def compare_fdr(row: dict[str, Any], want: dict[str, Any]) -> None:
         share = want["legitimate"] / n
         assert row["fdr_lower_bound"] == pytest.approx(share)
         assert (row["fdr_low"], row["fdr_high"]) == pytest.approx(wilson(share, n))
+        compare_estimate(row, want)
         return
     assert row["fdr_lower_bound"] is row["fdr_low"] is row["fdr_high"] is None
+
+
+def compare_estimate(row: dict[str, Any], want: dict[str, Any]) -> None:
+    n = want["labelled"] ** 2 / sum(number**2 for number in want["clusters"].values())
+    assert row["fdr_n"] == pytest.approx(n)
+    share = want["legitimate"] / want["labelled"]
+    if n < 30:
+        assert (row["fdr_estimate_status"], row["fdr_estimate"]) == ("insufficient", None)
+    else:
+        assert row["fdr_estimate"] == pytest.approx(share)
+        assert (row["fdr_estimate_low"], row["fdr_estimate_high"]) == pytest.approx(wilson(share, n))
 
 
 def compare_fpr(row: dict[str, Any], want: dict[str, Any]) -> None:
     seen, hurt = math.fsum(want["seen"]), math.fsum(want["hurt"])
     assert row["legitimate_seen"] == pytest.approx(seen)
     assert row["legitimate_limited"] == pytest.approx(hurt)
-    n = seen**2 / math.fsum(p * p for p in want["seen"]) if seen else 0
-    assert row["fpr_n"] == pytest.approx(n)
-    if n < 30:
+    weighted = want["weighted"]
+    assert row["fpr_n"] == pytest.approx(weighted["n"])
+    if weighted["n"] < 30:
         assert row["fpr_status"] == "insufficient"
         assert row["fpr"] is row["fpr_low"] is row["fpr_high"] is None
+    elif weighted["unknown"]:
+        assert (row["fpr_status"], row["fpr"]) == ("unlabelled", None)
     else:
-        assert row["fpr"] == pytest.approx(hurt / seen)
-        assert (row["fpr_low"], row["fpr_high"]) == pytest.approx(wilson(hurt / seen, n))
+        assert row["fpr"] == pytest.approx(weighted["fpr"])
+        assert (row["fpr_low"], row["fpr_high"]) == pytest.approx((weighted["low"], weighted["high"]))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.contracts.errors import StoreUnavailable
-from penaltybox.sinks.clickhouse import queries
+from penaltybox.sinks.clickhouse import queries, rollups
 from tests.sinks.clickhouse.conftest import new_writer
-from tests.sinks.clickhouse.worlds import DAY_MS, T0_MS, World, batch, decision, letter, random_world
+from tests.sinks.clickhouse.worlds import DAY_MS, HOUR_MS, T0_MS, World, batch, decision, letter, random_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.stack
 END_MS = T0_MS + 70 * DAY_MS
 TABLES = ("decisions", "outcomes", "penalties", "dead_letters")
 VALUES: dict[str, int | str] = {"from": 1, "to": END_MS, "as_of": END_MS, "matures_s": 3600, "by": "ip"}
+VALUES |= {"prefix": "", "change": T0_MS + 12 * HOUR_MS}
 
 
 def batches(world: World, **place: Any) -> list[Batch]:
@@ -39,10 +40,10 @@ def store(writer: Writer, given: list[Batch]) -> None:
         writer.store(writer.prepare(one))
 
 
-def answers(clickhouse: ClickHouse) -> dict[str, list[dict[str, Any]]]:
-    """What every shipped query says, with floats rounded: sums over merged parts may differ in the last bit."""
+def answers(clickhouse: ClickHouse, names: Iterable[str] = queries.QUERIES) -> dict[str, list[dict[str, Any]]]:
+    """What shipped queries say, with floats rounded: sums over merged parts may differ in the last bit."""
     found = {}
-    for name in queries.QUERIES:
+    for name in names:
         rows = queries.run(clickhouse, name, VALUES)
         rounded = [
             {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items() if k != "kinds"} for row in rows
@@ -57,7 +58,8 @@ def world() -> World:
     world = random_world(7, requests=300)
     rng = random.Random(7)
     moved = [decision(10_000 + n, ts=T0_MS + rng.choice([0, 40]) * DAY_MS + n) for n in range(200)]
-    return world._replace(decisions=[*world.decisions, *moved])
+    farm = [decision(20_000 + n, subjects={"user": f"f{n % 9}", "device": "farm"}) for n in range(40)]
+    return world._replace(decisions=[*world.decisions, *moved, *farm])
 
 
 def same_batch_twice(writer: Writer, _clickhouse: ClickHouse, world: World) -> None:
@@ -130,7 +132,7 @@ def told_twice_dead_letters(writer: Writer, _clickhouse: ClickHouse, world: Worl
 def test_every_shipped_query_answers_as_if_all_came_once(
     clickhouse: ClickHouse, fresh_database: str, world: World, story: Callable[[Writer, ClickHouse, World], None]
 ) -> None:
-    """Whatever comes again, every shipped query says what it says after a single delivery, before and after merges."""
+    """Whatever comes again, every query says what it says after one delivery, before and after merges and roll-ups."""
     store(new_writer(clickhouse), batches(world))
     want = answers(clickhouse)
     assert all(want.values())
@@ -138,9 +140,12 @@ def test_every_shipped_query_answers_as_if_all_came_once(
         clickhouse.command(f"TRUNCATE TABLE {table}")
     story(new_writer(clickhouse), clickhouse, world)
     assert answers(clickhouse) == want
+    rollups.refresh(clickhouse, T0_MS, quiet_s=0)
     for table in TABLES:
         clickhouse.command(f"OPTIMIZE TABLE {table} FINAL")
+    rollups.refresh(clickhouse, T0_MS, quiet_s=0)
     assert answers(clickhouse) == want
+    assert not rollups.stale_slots(clickhouse, 0)
     assert fresh_database
 
 

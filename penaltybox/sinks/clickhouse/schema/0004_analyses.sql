@@ -1,0 +1,161 @@
+-- The shipped queries over roll-ups. `from`, `to` and `as_of` are UTC instants, `to` is exclusive. All are exact, whatever
+-- was delivered or published again: roll-ups hold an event once (0003), and the small tables are read FINAL.
+
+-- Requests and records by action and reason. `requests` weighs sampled allows and aggregated denials.
+CREATE OR REPLACE VIEW totals AS
+SELECT action, reason, enforced,
+       sum(records) AS decisions,
+       sum(s.requests) AS requests,
+       uniqExactIf(user, user != '') AS users,
+       min(s.first_at) AS first_at, max(s.last_at) AS last_at
+FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s
+GROUP BY action, reason, enforced
+ORDER BY decisions DESC, action, reason, enforced;
+
+-- Share of the enforced denials per charged dimension; '' are those no limit is charged with (blocklist, outages).
+CREATE OR REPLACE VIEW blocks_by_dimension AS
+SELECT dimension, limit_name, reason, action,
+       sum(d.records) AS records, sum(d.denials) AS denials,
+       denials / sum(denials) OVER () AS share,
+       uniqExact(subject) AS subjects
+FROM denied_subjects(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS d
+WHERE enforced
+GROUP BY dimension, limit_name, reason, action
+ORDER BY denials DESC, dimension, limit_name, reason, action;
+
+-- Episodes: denials charged to one (limit, subject), and penalties of one (rule, subject), merged while the gap is at
+-- most max(window, 10 min). No gap within ten minutes is longer, so what a slot has of a subject is one piece. The window
+-- of a penalty is its rung's duration; a permanent one never ends.
+CREATE OR REPLACE VIEW episodes AS
+SELECT cause, name, dimension, subject, episode,
+       min(at) AS started, max(until) AS ended, sum(p.denials) AS denials
+FROM
+(
+    SELECT cause, name, dimension, subject, at, until, denials,
+           sum(is_new) OVER (PARTITION BY cause, name, subject ORDER BY at, gap_ms, id ROWS UNBOUNDED PRECEDING) AS episode
+    FROM
+    (
+        SELECT cause, name, dimension, subject, at, until, denials, gap_ms, id,
+               lagInFrame(toNullable(toUnixTimestamp64Milli(until))) OVER w AS last_ms,
+               isNull(last_ms) OR toUnixTimestamp64Milli(at) - last_ms > lagInFrame(gap_ms) OVER w AS is_new
+        FROM
+        (
+            SELECT 'limit' AS cause, toString(limit_name) AS name, toString(dimension) AS dimension, subject,
+                   min(d.first_at) AS at, max(d.last_at) AS until, sum(d.denials) AS denials, '' AS id,
+                   argMax(d.last_gap_ms, (d.last_at, d.last_gap_ms)) AS gap_ms
+            FROM denied_subjects(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS d
+            WHERE enforced AND reason IN ('over_limit', 'local_fallback') AND limit_name != ''
+            GROUP BY slot, limit_name, dimension, subject
+            UNION ALL
+            SELECT 'rule', toString(rule), toString(dimension), subject, ts, ts, toUInt64(1), id,
+                   if(isNull(to_ms), 1000000000000, greatest(assumeNotNull(to_ms), 600000))
+            FROM penalties FINAL
+            WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
+              AND NOT shadow AND origin = 'rule' AND action IN ('challenge', 'deny')
+        )
+        WINDOW w AS (PARTITION BY cause, name, subject ORDER BY at, gap_ms, id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+    )
+) AS p
+GROUP BY cause, name, dimension, subject, episode;
+
+-- Everybody who was seen, once, with the time of the first sight.
+CREATE OR REPLACE VIEW seen_subjects AS
+SELECT 'user' AS dimension, user AS value, min(s.first_at) AS first_at
+FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s WHERE user != '' GROUP BY user
+UNION ALL
+SELECT 'device', device, min(s.first_at)
+FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s WHERE device != '' GROUP BY device
+UNION ALL
+SELECT 'ip', ip, min(s.first_at)
+FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s WHERE ip != '' GROUP BY ip
+UNION ALL
+SELECT 'api_key', api_key, min(s.first_at)
+FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s WHERE api_key != '' GROUP BY api_key
+UNION ALL
+SELECT toString(pair.1) AS dimension, pair.2 AS value, min(first_at)
+FROM
+(
+    SELECT arrayJoin(CAST(s.others, 'Array(Tuple(String, String))')) AS pair, s.first_at AS first_at
+    FROM sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}) AS s WHERE notEmpty(s.others)
+)
+GROUP BY dimension, value;
+
+-- FDR and FPR per dimension with 95 % intervals (docs/analytics.md defines every column, docs/decisions/0025 says why).
+-- matures_s = -1 takes the times of label_weights; another value replaces all of them.
+CREATE OR REPLACE VIEW false_positives_as_of AS
+SELECT * EXCEPT (good_share, known_share, limited_good, unlimited_good, squares, a, b, an, bn, a_low, a_high, b_low, b_high)
+FROM
+(
+WITH 1.959963984540054 AS z
+SELECT dimension,
+       sum(n) AS episodes, sum(young) AS immature, sum(known) AS labelled, sum(good) AS legitimate,
+       multiIf(episodes < 30, 'insufficient', labelled = 0, 'unlabelled', episodes < 100, 'report only', 'actionable') AS fdr_status,
+       if(episodes > 0, least(1, legitimate / episodes), 0) AS good_share,
+       if(fdr_status IN ('insufficient', 'unlabelled'), NULL, good_share) AS fdr_lower_bound,
+       if(isNull(fdr_lower_bound), NULL, greatest(0, (good_share + z * z / (2 * episodes) - z * sqrt(
+           good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_low,
+       if(isNull(fdr_lower_bound), NULL, least(1, (good_share + z * z / (2 * episodes) + z * sqrt(
+           good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_high,
+       if(labelled > 0, labelled * labelled / sum(known * known), 0) AS fdr_n,
+       multiIf(fdr_n < 30, 'insufficient', fdr_n < 100, 'report only', 'actionable') AS fdr_estimate_status,
+       if(labelled > 0, least(1, legitimate / labelled), 0) AS known_share,
+       if(fdr_estimate_status = 'insufficient', NULL, known_share) AS fdr_estimate,
+       if(isNull(fdr_estimate), NULL, greatest(0, (known_share + z * z / (2 * fdr_n) - z * sqrt(
+           known_share * (1 - known_share) / fdr_n + z * z / (4 * fdr_n * fdr_n))) / (1 + z * z / fdr_n))) AS fdr_estimate_low,
+       if(isNull(fdr_estimate), NULL, least(1, (known_share + z * z / (2 * fdr_n) + z * sqrt(
+           known_share * (1 - known_share) / fdr_n + z * z / (4 * fdr_n * fdr_n))) / (1 + z * z / fdr_n))) AS fdr_estimate_high,
+       sumIf(p, seen) AS legitimate_seen, sumIf(p, seen AND n > 0) AS legitimate_limited,
+       countIf(seen AND n > 0) AS limited_seen, countIf(seen AND n = 0) AS unlimited_seen,
+       countIf(seen AND n > 0 AND told) AS limited_labelled, countIf(seen AND n = 0 AND told) AS unlimited_labelled,
+       if(limited_labelled > 0, limited_seen / limited_labelled, 0) AS limited_weight,
+       if(unlimited_labelled > 0, unlimited_seen / unlimited_labelled, 0) AS unlimited_weight,
+       legitimate_limited * limited_weight AS limited_good,
+       (legitimate_seen - legitimate_limited) * unlimited_weight AS unlimited_good,
+       sumIf(p * p, seen AND n > 0) * limited_weight * limited_weight
+           + sumIf(p * p, seen AND n = 0) * unlimited_weight * unlimited_weight AS squares,
+       if(squares > 0, (limited_good + unlimited_good) * (limited_good + unlimited_good) / squares, 0) AS fpr_n,
+       multiIf(fpr_n < 30, 'insufficient', (limited_seen > 0 AND limited_labelled = 0) OR (unlimited_seen > 0 AND unlimited_labelled = 0),
+           'unlabelled', fpr_n < 100, 'report only', 'actionable') AS fpr_status,
+       if(fpr_status IN ('insufficient', 'unlabelled'), NULL, limited_good / (limited_good + unlimited_good)) AS fpr,
+       if(limited_labelled > 0, least(1, legitimate_limited / limited_labelled), 0) AS a,
+       if(unlimited_labelled > 0, least(1, (legitimate_seen - legitimate_limited) / unlimited_labelled), 0) AS b,
+       greatest(limited_labelled, 1) AS an, greatest(unlimited_labelled, 1) AS bn,
+       limited_seen * greatest(0, (a + z * z / (2 * an) - z * sqrt(a * (1 - a) / an + z * z / (4 * an * an))) / (1 + z * z / an)) AS a_low,
+       limited_seen * least(1, (a + z * z / (2 * an) + z * sqrt(a * (1 - a) / an + z * z / (4 * an * an))) / (1 + z * z / an)) AS a_high,
+       unlimited_seen * greatest(0, (b + z * z / (2 * bn) - z * sqrt(b * (1 - b) / bn + z * z / (4 * bn * bn))) / (1 + z * z / bn)) AS b_low,
+       unlimited_seen * least(1, (b + z * z / (2 * bn) + z * sqrt(b * (1 - b) / bn + z * z / (4 * bn * bn))) / (1 + z * z / bn)) AS b_high,
+       if(isNull(fpr), NULL, if(a_low + b_high > 0, a_low / (a_low + b_high), 0)) AS fpr_low,
+       if(isNull(fpr), NULL, if(a_high + b_low > 0, a_high / (a_high + b_low), 1)) AS fpr_high
+FROM
+(
+    SELECT dimension, subject, max(u.seen) AS seen, sum(u.n) AS n, sum(u.young) AS young, sum(u.known) AS known,
+           sum(u.good) AS good, max(u.told) AS told, max(u.p) AS p
+    FROM
+    (
+        SELECT dimension, subject, false AS seen, countIf(mature) AS n, countIf(NOT mature) AS young,
+               countIf(mature AND labelled) AS known, sumIf(legitimate, mature) AS good, false AS told, 0. AS p
+        FROM judged_episodes(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
+            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64})
+        GROUP BY dimension, subject
+        UNION ALL
+        SELECT substring(subject, 1, position(subject, ':') - 1), subject, false, 0, 0, 0, 0.,
+               abusive OR legitimate > 0, legitimate
+        FROM subject_labels(from = {from:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')},
+            matures_s = {matures_s:Int64})
+        UNION ALL
+        SELECT dimension, concat(dimension, ':', value), true, 0, 0, 0, 0., false, 0.
+        FROM seen_subjects(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
+        WHERE first_at < (SELECT mature_before FROM maturity(from = {from:DateTime64(3, 'UTC')},
+            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64}))
+    ) AS u
+    GROUP BY dimension, subject
+)
+GROUP BY dimension
+HAVING episodes + immature > 0 OR legitimate_seen > 0
+)
+ORDER BY dimension;
+
+-- The same as known now, by the labels' own times.
+CREATE OR REPLACE VIEW false_positives AS
+SELECT * FROM false_positives_as_of(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
+    as_of = now64(3, 'UTC'), matures_s = -1);

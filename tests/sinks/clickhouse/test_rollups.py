@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.sinks.clickhouse import migrations, queries, rollups
+from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.migrations import migrate
+from tests.sinks.clickhouse.conftest import new_writer
+from tests.sinks.clickhouse.test_redelivery import VALUES, answers, batches, store
+from tests.sinks.clickhouse.worlds import DAY_MS, HOUR_MS, T0_MS, World, batch, decision, denial, random_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penaltybox.embedded.clickhouse_server import ClickHouseServer
+    from penaltybox.sinks.clickhouse.writer import Writer
+
+pytestmark = pytest.mark.stack
+NOW_MS = T0_MS + DAY_MS
+FEW = ("decisions_per_minute", "episodes", "shared_ips")
+COUNT = "SELECT sum(decisions) AS n FROM decisions_per_minute(from = '2025-12-01 00:00:00', to = '2026-01-01 00:00:00')"
+
+
+def build(clickhouse: ClickHouse) -> int:
+    return rollups.refresh(clickhouse, NOW_MS, quiet_s=0)
+
+
+def counted(clickhouse: ClickHouse) -> int:
+    return int(clickhouse.rows(COUNT)[0]["n"])
+
+
+def farmed(world: World) -> World:
+    """With a farm in it, so that every query has something to say."""
+    farm = [decision(20_000 + n, subjects={"user": f"f{n % 9}", "device": "farm"}) for n in range(40)]
+    return world._replace(decisions=[*world.decisions, *farm])
+
+
+def test_rollups_change_no_answer(clickhouse: ClickHouse, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shipped query says the same from rows, from roll-ups, and from both, also for periods that cut a slot."""
+    store(writer, batches(farmed(random_world(1, requests=300))))
+    for period in ({}, {"from": T0_MS + 2 * HOUR_MS + 123_456, "to": T0_MS + 19 * HOUR_MS + 1}):
+        monkeypatch.setattr("tests.sinks.clickhouse.test_redelivery.VALUES", VALUES | period)
+        clickhouse.command("TRUNCATE TABLE rollups")
+        want = answers(clickhouse)
+        half = rollups.stale_slots(clickhouse, 0)[::3]
+        for group in rollups.by_hour(half):
+            rollups.build(clickhouse, group, NOW_MS)
+        assert answers(clickhouse) == want
+        assert build(clickhouse) > 60
+        assert answers(clickhouse) == want
+
+
+def test_what_comes_late_is_in_the_next_answer(clickhouse: ClickHouse, writer: Writer) -> None:
+    """A row for a slot that has a roll-up counts at once, and only its slot is built again."""
+    store(writer, [batch("decisions", [decision(n, ts=T0_MS + n * 60_000) for n in range(100)])])
+    assert build(clickhouse) == 10
+    store(writer, [batch("decisions", [denial(500, ts=T0_MS + 90_000)], first=100)])
+    assert counted(clickhouse) == 101
+    assert [slot.start_s for slot in rollups.stale_slots(clickhouse, 0)] == [T0_MS // 1000]
+    assert build(clickhouse) == 1
+    assert counted(clickhouse) == 101
+
+
+def test_what_comes_again_is_not(clickhouse: ClickHouse, writer: Writer) -> None:
+    """An event published again under another offset makes its slot stale and changes no number."""
+    events = [decision(n, ts=T0_MS + n * 60_000) for n in range(100)]
+    store(writer, [batch("decisions", list(events))])
+    build(clickhouse)
+    store(writer, [batch("decisions", list(events[:5]), first=100)])
+    assert counted(clickhouse) == 100
+    assert build(clickhouse) == 1
+    assert counted(clickhouse) == 100
+
+
+def test_what_is_deleted_by_hand_is_gone(clickhouse: ClickHouse, writer: Writer) -> None:
+    """Rows deleted with ALTER TABLE are in no answer any more, before and after the next build."""
+    store(writer, [batch("decisions", [decision(n, ts=T0_MS + n * 60_000) for n in range(70)])])
+    build(clickhouse)
+    clickhouse.command("ALTER TABLE decisions DELETE WHERE user = 'u3' SETTINGS mutations_sync = 2")
+    assert counted(clickhouse) == 60
+    build(clickhouse)
+    assert counted(clickhouse) == 60
+    clickhouse.command("ALTER TABLE decisions DELETE WHERE true SETTINGS mutations_sync = 2")
+    assert counted(clickhouse) == 0
+
+
+@pytest.mark.parametrize("survived", range(4))
+def test_a_crash_in_a_build_changes_nothing(clickhouse: ClickHouse, writer: Writer, survived: int) -> None:
+    """After each statement of a build a process may die: answers stay right, and the next build completes it."""
+    store(writer, batches(farmed(random_world(5, requests=200))))
+    want = answers(clickhouse, FEW)
+    with pytest.raises(StoreUnavailable):
+        build(Dying(clickhouse, survived))  # type: ignore[arg-type]
+    assert answers(clickhouse, FEW) == want
+    build(clickhouse)
+    assert not rollups.stale_slots(clickhouse, 0)
+    assert answers(clickhouse, FEW) == want
+
+
+def test_rows_that_come_during_a_build_are_not_lost(clickhouse: ClickHouse, writer: Writer) -> None:
+    """The build that was under way is not taken: its slot is stale still, and counted right."""
+    store(writer, [batch("decisions", [decision(n, ts=T0_MS + n) for n in range(50)])])
+    seen = rollups.stale_slots(clickhouse, 0)
+    store(writer, [batch("decisions", [decision(50 + n, ts=T0_MS + n) for n in range(7)], first=50)])
+    rollups.build(clickhouse, seen, NOW_MS)
+    assert rollups.stale_slots(clickhouse, 0)
+    assert counted(clickhouse) == 57
+
+
+def test_two_builders_do_no_harm(clickhouse: ClickHouse, writer: Writer) -> None:
+    """Two roles that build the same slots at once leave one good roll-up; the other's rows are deleted by tidy."""
+    store(writer, [batch("decisions", [decision(n, ts=T0_MS + n * 60_000) for n in range(100)])])
+    for group in rollups.by_hour(rollups.stale_slots(clickhouse, 0)):
+        rollups.build(clickhouse, group, NOW_MS)
+        rollups.build(clickhouse, group, NOW_MS)
+    assert counted(clickhouse) == 100
+    assert clickhouse.rows("SELECT sum(decisions) AS n FROM decisions_1m")[0]["n"] == 200
+    assert rollups.tidy(clickhouse, NOW_MS) == 0
+    assert rollups.tidy(clickhouse, NOW_MS + 2 * HOUR_MS) > 0
+    clickhouse.command("OPTIMIZE TABLE decisions_1m FINAL")
+    assert clickhouse.rows("SELECT sum(decisions) AS n FROM decisions_1m")[0]["n"] == 100
+    assert counted(clickhouse) == 100
+
+
+def test_a_slot_that_is_written_to_is_left_alone(clickhouse: ClickHouse, writer: Writer) -> None:
+    """Rows that were stored just now are quiet only later; until then they are read as they are."""
+    store(writer, [batch("decisions", [decision(n) for n in range(10)])])
+    assert rollups.stale_slots(clickhouse, 3600) == []
+    assert len(rollups.stale_slots(clickhouse, 0)) == 1
+
+
+def test_rollups_outlive_their_rows(clickhouse: ClickHouse, writer: Writer) -> None:
+    """What was stored longer ago than sealed_after_days stays in the per-minute figures when rows expire."""
+    store(writer, [batch("decisions", [decision(n, ts=T0_MS + n * 60_000) for n in range(100)])])
+    build(clickhouse)
+    clickhouse.command("INSERT INTO rollup_settings (name, value) VALUES ('sealed_after_days', -1)")
+    clickhouse.command("ALTER TABLE decisions DELETE WHERE user != 'u1' SETTINGS mutations_sync = 2")
+    assert counted(clickhouse) == 100
+    clickhouse.command("TRUNCATE TABLE decisions")
+    assert counted(clickhouse) == 100
+    assert build(clickhouse) == 0
+
+
+@pytest.fixture
+def old_database(clickhouse_server: ClickHouseServer, fresh_database: str) -> Iterator[ClickHouse]:
+    made = ClickHouse(clickhouse_server.url, fresh_database)
+    yield made
+    made.close()
+
+
+def test_a_filled_database_of_version_2_is_upgraded_in_place(
+    old_database: ClickHouse, clickhouse_server: ClickHouseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that the first schema stored are in the answers of the newest, as if they had been stored by it."""
+    world = farmed(random_world(3))
+    known = migrations.migrations()
+    monkeypatch.setattr(migrations, "migrations", lambda: known[:2])
+    assert migrate(old_database) == ["0001_tables.sql", "0002_views.sql"]
+    store(new_writer(old_database), batches(world))
+    monkeypatch.undo()
+    assert migrate(old_database)[0] == "0003_rollups.sql"
+    assert migrate(old_database) == []
+    got = answers(old_database)
+    build(old_database)
+    assert answers(old_database) == got
+    other = ClickHouse(clickhouse_server.url, f"{old_database.database}_new")
+    migrate(other)
+    store(new_writer(other), batches(world))
+    assert answers(other) == got
+    assert got.keys() == queries.QUERIES.keys()
+    other.close()
+
+
+class Dying:
+    """A database that answers `survived` statements more and then no more."""
+
+    def __init__(self, clickhouse: ClickHouse, survived: int) -> None:
+        self._clickhouse = clickhouse
+        self._left = survived
+        self.rows = clickhouse.rows
+
+    def command(self, sql: str) -> None:
+        if not self._left:
+            raise StoreUnavailable("away")
+        self._left -= 1
+        self._clickhouse.command(sql)
