@@ -1,7 +1,7 @@
 """The role `penalties` as a process that can be told where to die: `SETTINGS_JSON SEAM:N SIGN [JOURNAL]`.
 
 At the Nth time that it comes to the seam it kills itself with SIGKILL (`-`: never). It makes the file SIGN when it has
-got partitions. With JOURNAL it notes, for each successful write, the subject, the version, and the events stepped.
+got partitions. With JOURNAL it notes each successful write, as `tests.stack.journal` reads it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.processors import penalties
 from penaltybox.processors.writer import Writer
 from penaltybox.sinks.subject_store import Written
+from tests.stack.journal import Written as Line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,10 @@ class Death:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+def ids_of(sent: Sent) -> list[str]:
+    return [event.id for _, event, *_ in sent.resident.sent]
+
+
 def keep_journal(path: Path) -> None:
     """Have every successful write noted: one JSON line per subject, written before anything else happens."""
     journal = path.open("ab", buffering=0)
@@ -49,7 +54,7 @@ def keep_journal(path: Path) -> None:
 
     def noting(self: Writer, sent: list[Sent], results: Sequence[WriteResult], news: list[News], todo: Any) -> None:
         lines = [
-            msgspec.json.encode([one.write.subject, result.number, [event.id for _, event, *_ in one.resident.sent]])
+            msgspec.json.encode(Line(one.write.subject, result.number, ids_of(one), self.engine.version))
             for one, result in zip(sent, results, strict=True)
             if type(result) is Written
         ]

@@ -6,15 +6,14 @@ oracle makes of each subject's events in the order in which its writes succeeded
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from penaltybox.contracts.clock import now_ms
 from tests.oracle.judge import Oracle
 from tests.stack.arena import Arena, Found
+from tests.stack.journal import contested, write_order
 from tests.stack.test_effectively_once import parts
 
 if TYPE_CHECKING:
@@ -27,32 +26,14 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 RUNGS = ["none", "warn", "5m", "1h", "permanent"]
 
 
-def journal_of(arena: Arena) -> dict[str, list[str]]:
-    """Of each subject the ids of its events, in the order in which the writes that hold them succeeded."""
-    writes: dict[str, list[tuple[int, list[str]]]] = defaultdict(list)
-    for path in arena.journals:
-        for line in path.read_bytes().splitlines():
-            subject, number, ids = msgspec.json.decode(line)
-            writes[subject].append((number, ids))
-    return {subject: [one for _, ids in sorted(lines) for one in ids] for subject, lines in writes.items()}
-
-
-def writers_of(arena: Arena) -> dict[str, set[Path]]:
-    """Which workers wrote a subject."""
-    writers: dict[str, set[Path]] = defaultdict(set)
-    for path in arena.journals:
-        for line in path.read_bytes().splitlines():
-            writers[msgspec.json.decode(line)[0]].add(path)
-    return writers
-
-
 def replayed(arena: Arena, placed: list[Placed]) -> Oracle:
     """The oracle over the recorded order of writes."""
     events = {decision.id: decision for _, decision in placed}
     oracle = Oracle(arena.policy)
-    for subject, ids in journal_of(arena).items():
-        for one in ids:
-            oracle.apply(subject, events[one], now_ms())
+    for subject, writes in write_order(arena.journals).items():
+        for one in writes:
+            for event in one.ids:
+                oracle.apply(subject, events[event], now_ms())
     return oracle
 
 
@@ -79,9 +60,7 @@ async def test_spread_over_partitions(
         await arena.finished()
         found = await arena.check(replayed(arena, placed))
         check_invariants(found)
-        writers = writers_of(arena)
-        contested = sum(len(names) > 1 for names in writers.values())
-        assert contested > 0, "no subject was written by two workers"
-        tell(
-            f"{len(writers)} subjects, {contested} written by several workers; penalties sent twice: {found.told_twice}"
-        )
+        shared = contested(arena.journals)
+        assert shared > 0, "no subject was written by two workers"
+        subjects = len(found.states)
+        tell(f"{subjects} subjects, {shared} written by several workers; penalties sent twice: {found.told_twice}")
