@@ -15,6 +15,7 @@ from penaltybox.contracts.settings import Settings  # noqa: TC001 - as above
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.replay.horizons import window_of
+from penaltybox.processors.replay.listed import read_list_changes
 from penaltybox.processors.replay.loop import Replay
 from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
 from penaltybox.processors.replay.recorded import Switching, read_recorded
@@ -23,6 +24,8 @@ from penaltybox.processors.replay.world import Course, Steady, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penaltybox.contracts.events import Command
+    from penaltybox.processors.replay.listed import ListChange
     from penaltybox.processors.replay.loop import Progress, Result
     from penaltybox.processors.replay.observer import Observer, Side
     from penaltybox.processors.replay.recorded import Recorded
@@ -144,9 +147,11 @@ async def prepare(
     window, sentence = window_of(job.from_ms, job.to_ms, policies, job.warm_up_ms)
     canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
     if job.source == KAFKA:
-        commands = recorded.commands if recorded is not None else ()
+        by_hand: list[tuple[int, Command | ListChange]] = [*await read_list_changes(job.settings, canonicaliser)]
+        by_hand += recorded.commands if recorded is not None else ()
+        by_hand.sort(key=lambda pair: pair[0])
         reading: Reading = open_topics(
-            job.settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends
+            job.settings, canonicaliser, window, partitions=partitions, commands=by_hand, ends=ends, labels=watched
         )
     else:
         reading = open_other(job, canonicaliser, window)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Command
     from penaltybox.contracts.settings import Settings
     from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.replay.listed import ListChange
     from penaltybox.processors.replay.records import Reading, Window
     from penaltybox.processors.replay.sources.kafka import TopicSource
 
@@ -29,13 +30,16 @@ def open_topics(
     window: Window,
     *,
     partitions: frozenset[int] | None = None,
-    commands: Sequence[tuple[int, Command]] = (),
+    commands: Sequence[tuple[int, Command | ListChange]] = (),
     ends: Mapping[tuple[str, int], int] | None = None,
+    labels: bool = False,
 ) -> TopicSource:
     """The topics of the settings."""
     from penaltybox.processors.replay.sources.kafka import TopicSource
 
-    return TopicSource(settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends)
+    return TopicSource(
+        settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends, labels=labels
+    )
 
 
 def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:

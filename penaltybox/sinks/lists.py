@@ -84,24 +84,8 @@ class HandLists:
         return tuple(found)
 
     def entry(self, field: str, value: Allowed) -> AllowEntry | None:
-        """An entry of the hash; None when its field is neither a subject nor a range.
-
-        An IPv6 address or range within the prefix that counts lists the whole prefix.
-        """
-        network = as_range(field)
-        text = field if ":" in field.partition("/")[0] or network is not None else f"ip:{field}"
-        if network is not None:
-            if not (network.version == 6 and network.prefixlen >= self._canonicaliser.ipv6_prefix):  # noqa: PLR2004 - IPv6
-                return AllowEntry(cidr=str(network), until=value.until, note=value.note)
-            text = f"ip:{network.network_address}"
-        try:
-            subject = parse_subject(text, self._canonicaliser)
-        except BadEvent:
-            try:  # a bare IPv6 address
-                subject = parse_subject(f"ip:{field}", self._canonicaliser)
-            except BadEvent:
-                return None
-        return AllowEntry(subject=subject, until=value.until, note=value.note)
+        """An entry of the hash; see `allow_entry`."""
+        return allow_entry(field, value, self._canonicaliser)
 
     def allow(self, entries: Mapping[str, Allowed]) -> Command:
         """The command that sets entries of the allowlist."""
@@ -131,6 +115,27 @@ class HandLists:
                 "%d entries of %s cannot be read and do nothing, e.g. field %r", len(wrong), key, wrong[0][:80]
             )
         return found
+
+
+def allow_entry(field: str, value: Allowed, canonicaliser: Canonicaliser) -> AllowEntry | None:
+    """What an entry of the hash means; None when its field is neither a subject nor a range.
+
+    An IPv6 address or range within the prefix that counts lists the whole prefix.
+    """
+    network = as_range(field)
+    text = field if ":" in field.partition("/")[0] or network is not None else f"ip:{field}"
+    if network is not None:
+        if not (network.version == 6 and network.prefixlen >= canonicaliser.ipv6_prefix):  # noqa: PLR2004 - IPv6
+            return AllowEntry(cidr=str(network), until=value.until, note=value.note)
+        text = f"ip:{network.network_address}"
+    try:
+        subject = parse_subject(text, canonicaliser)
+    except BadEvent:
+        try:  # a bare IPv6 address
+            subject = parse_subject(f"ip:{field}", canonicaliser)
+        except BadEvent:
+            return None
+    return AllowEntry(subject=subject, until=value.until, note=value.note)
 
 
 Value = TypeVar("Value", Allowed, Banned)

@@ -15,7 +15,7 @@ from penaltybox.cli.replay_job import Job, run_job
 from penaltybox.cli.replay_parts import run_shared
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.events import Outcome, encode
+from penaltybox.contracts.events import Control, Outcome, encode
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
@@ -136,6 +136,46 @@ async def test_outcomes_and_bad_records(broker: Any, fresh_prefix: str) -> None:
     result = await replayed(settings, recorder)
     assert (result.decisions, result.outcomes, result.refused) == (300, 1, {"not_json": 1})
     assert recorder.told[-1] == ("outcome", "o1", True)
+
+
+async def test_who_was_listed_by_hand(broker: Any, fresh_prefix: str) -> None:
+    """The control topic tells who was on the allowlist in Redis: the report has them neither penalised nor counted."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, households())
+    recorder = Recorder()
+    before = await replayed(settings, recorder)
+    subject = recorder.penalties["candidate"][0].subject
+    control = Control(id="1", ts=1, key=f"allow:{subject}", kind="allow", value="{}", actor="ann", reason="office")
+    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka, acks="all")
+    await producer.start()
+    try:
+        topic = Topics.named(settings.topic_prefix).control
+        await producer.send_and_wait(topic, encode(control), key=control.key.encode())
+    finally:
+        await producer.stop()
+    listed = Recorder()
+    after = await replayed(settings, listed)
+    assert (after.decisions, after.first_ms, after.commands) == (before.decisions, before.first_ms, 0)
+    wanted = sorted(one.id for one in recorder.penalties["candidate"] if one.subject != subject)
+    assert sorted(one.id for one in listed.penalties["candidate"]) == wanted
+
+
+async def test_outcomes_after_the_range_label_it(broker: Any, fresh_prefix: str) -> None:
+    """Labels come later than what they are about: behind --to they are told to the report, and step nothing."""
+    settings = await made(broker, fresh_prefix)
+    events = households(900)
+    await publish(settings, events)
+    await asyncio.to_thread(_wait_until_ms, now_ms() + 2)
+    to_ms = now_ms()
+    await asyncio.to_thread(_wait_until_ms, to_ms + 2)
+    late = Outcome(v=1, id="o1", ts=now_ms(), label="payment_ok", subjects=dict(events[0].subjects))
+    await publish(settings, [late, events[1]])
+    recorder = Recorder()
+    result = await replayed(settings, recorder, to_ms=to_ms)
+    assert (result.decisions, result.outcomes) == (900, 0)
+    assert [one for one in recorder.told if one[0] == "outcome"] == [("outcome", "o1", True)]
+    assert any("1 outcomes after --to" in remark for remark in result.remarks)
+    assert result.result_hash == (await replayed(settings, to_ms=to_ms)).result_hash
 
 
 async def test_topics_that_are_not_there(broker: Any, fresh_prefix: str) -> None:

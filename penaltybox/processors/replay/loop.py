@@ -13,6 +13,7 @@ import msgspec
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.processors.huge_pages import advise
+from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.records import CLOCK, EVENT, Window
 from penaltybox.processors.replay.tally import SideResult, Tally
 
@@ -106,6 +107,7 @@ class Replay:
         self._tallies: dict[Side, Tally] = {side: Tally() for side in worlds}
         self._counts = _Counts()
         self._paced: tuple[int, float] | None = None
+        self._labels = 0
 
     async def run(self) -> Result:
         """Read the source to its end.
@@ -116,15 +118,33 @@ class Replay:
         """
         start = time.monotonic()
         number = 0
-        async for entries in self._reading.slices():
+        async for read in self._reading.slices():
             number += 1
             if number in _ADVISED:
                 advise()
-            for part, counted in self._parts(entries):
+            entries = self._labelled(read)
+            for part, counted in self._parts(entries) if entries else ():
                 await self._pace(part, counted=counted)
                 self._step(part, counted=counted)
-            self._told(entries)
+            if entries:
+                self._told(entries)
+        if self._labels:
+            self._reading.remarks.append(
+                f"{self._labels:,} outcomes after --to were read too, for what they say of the subjects before it."
+            )
         return self._result(time.monotonic() - start)
+
+    def _labelled(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Without the outcomes from after the range: they label what happened in it, and step nothing."""
+        to_ms = self._window.to_ms
+        if to_ms is None or entries[-1][CLOCK] < to_ms:
+            return entries
+        cut = bisect_left(entries, to_ms, key=lambda entry: entry[CLOCK])
+        for _, _, _, event, _, _ in entries[cut:]:
+            if type(event) is Outcome and self._observer is not None:
+                self._observer.outcome(event, True)  # noqa: FBT003 - as in `_tell`
+                self._labels += 1
+        return entries[:cut]
 
     def _parts(self, entries: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], bool]]:
         """A slice cut where results begin to count, and, with pacing, into short steps of time."""
@@ -215,6 +235,10 @@ class _Counts:
         return self.decisions + self.outcomes + self.commands
 
     def note(self, entries: Sequence[Entry], *, counted: bool) -> None:
+        if any(type(entry[EVENT]) is ListChange for entry in entries):  # no record of the traffic
+            entries = [entry for entry in entries if type(entry[EVENT]) is not ListChange]
+            if not entries:
+                return
         self.begun_ms = self.begun_ms or entries[0][CLOCK]
         events: list[Any] = [entry[EVENT] for entry in entries]
         kinds = set(map(type, events))

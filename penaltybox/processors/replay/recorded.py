@@ -25,6 +25,7 @@ from penaltybox.processors.topic_log import read_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from penaltybox.contracts.policy import AllowEntry
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.records import Entry
@@ -176,6 +177,11 @@ class Switching:
         if len(self._engines) == 1:
             return ((self._engines[self._now], entries),)
         return [(self._engines[version], list(run)) for version, run in groupby(entries, self._version)]
+
+    def list_also(self, entries: tuple[AllowEntry, ...]) -> None:
+        """See `Course.list_also`."""
+        for engine in self._engines.values():
+            engine.list_also(entries)
 
     def _version(self, entry: Entry) -> str:
         if self._switches is None:

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from penaltybox.contracts.errors import BadEvent
     from penaltybox.contracts.events import Command, Decision, Outcome
     from penaltybox.contracts.subjects import Names
+    from penaltybox.processors.replay.listed import ListChange
 
 SLICE: Final = 1000
 """Records in a slice: few enough to stay near the core, enough to be decoded in one call."""
 
-Entry = tuple[int, int, int, "Decision | Outcome | Command", "Names", int]
+Entry = tuple[int, int, int, "Decision | Outcome | Command | ListChange", "Names", int]
 """(clock, rank of the partition, offset, event, names of its subjects, the broker's timestamp).
 
 The first three are the order. `clock` is the latest timestamp of the partition so far, so that it never goes back

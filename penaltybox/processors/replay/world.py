@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 from penaltybox.contracts.events import Command, Decision
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
+from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.oblivion import SLACK_MS, Horizons, matters_until
 from penaltybox.processors.replay.records import CLOCK, EVENT
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penaltybox.contracts.events import Hold, Outcome, Penalty
-    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.policy import AllowEntry, Policy
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.records import Entry
     from penaltybox.processors.visibility import Kind, Plan
@@ -38,6 +39,9 @@ class Course(Protocol):
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[tuple[Engine, Sequence[Entry]]]:
         """Entries in their order, cut where the policy changes."""
+
+    def list_also(self, entries: tuple[AllowEntry, ...]) -> None:
+        """Allowlist these beside each policy's own."""
 
 
 class Relimiting(Protocol):
@@ -76,6 +80,10 @@ class Steady:
     def runs(self, entries: Sequence[Entry]) -> Iterable[tuple[Engine, Sequence[Entry]]]:
         """All entries, one engine."""
         return ((self._engine, entries),)
+
+    def list_also(self, entries: tuple[AllowEntry, ...]) -> None:
+        """See `Course.list_also`."""
+        self._engine.list_also(entries)
 
 
 class Stepped(NamedTuple):
@@ -129,6 +137,7 @@ class World:
         self._proofs: dict[str, dict[int, _Tie]] = {}
         """Subject -> what relies on it to stay as it is."""
         self._proved = 0
+        self._by_hand: dict[str, AllowEntry | None] = {}
         self._sweep_at = SWEEP_AT
 
     @property
@@ -283,8 +292,19 @@ class World:
             state = self.states[subject] = SubjectState.fresh(subject)
         return state
 
-    def _rare(self, engine: Engine, at: int, event: Outcome | Command, handling: Handling, stepped: Stepped) -> None:
-        """An outcome, or a step by hand."""
+    def _list(self, change: ListChange) -> None:
+        """The allowlist that is kept by hand changes here."""
+        self._by_hand |= change.entries
+        self._course.list_also(tuple(entry for entry in self._by_hand.values() if entry is not None))
+        self._doubt_all()
+
+    def _rare(
+        self, engine: Engine, at: int, event: Outcome | Command | ListChange, handling: Handling, stepped: Stepped
+    ) -> None:
+        """An outcome, a step by hand, or a change of the allowlist."""
+        if isinstance(event, ListChange):
+            self._list(event)
+            return
         for subject in [event.subject] if isinstance(event, Command) else engine.outcome_subjects(event):
             state = self._find(subject)
             if isinstance(event, Command):

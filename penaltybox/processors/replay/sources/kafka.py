@@ -19,6 +19,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
 from penaltybox.processors.broker import probe
 from penaltybox.processors.fetched import FetchedRecords
+from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.merge import Lane, released
 from penaltybox.processors.replay.records import SLICE, Refusals
 from penaltybox.processors.replay.times import iso
@@ -50,8 +51,9 @@ class TopicSource:
         canonicaliser: judges the subjects.
         window: what the broker stamped outside of it is left out.
         partitions: only these of each topic; None all.
-        commands: steps by hand to put in their places, by time: (ms, command).
+        commands: steps by hand and changes of the allowlist to put in their places, by time: (ms, command).
         ends: (topic, partition) -> where it is taken to end, if not where it ends now.
+        labels: outcomes from after the window, too: they say who of those in it was legitimate.
     """
 
     unit = "records"
@@ -63,8 +65,9 @@ class TopicSource:
         window: Window,
         *,
         partitions: frozenset[int] | None = None,
-        commands: Sequence[tuple[int, Command]] = (),
+        commands: Sequence[tuple[int, Command | ListChange]] = (),
         ends: Mapping[tuple[str, int], int] | None = None,
+        labels: bool = False,
     ) -> None:
         self._given_ends = ends
         self.done = 0
@@ -78,6 +81,7 @@ class TopicSource:
         self._window = window
         self._wanted = partitions
         self._commands = commands
+        self._labels = labels
         self._topics = Topics.named(settings.topic_prefix)
         self.title = f"{self._topics.decisions} at {settings.kafka}"
         self._first_outcome = 0
@@ -137,7 +141,9 @@ class TopicSource:
                 self._ends = await end_offsets(scout, wanted)
         begins = await consumer.beginning_offsets(wanted)
         starts = await self._starts(consumer, begins)
-        self._lanes = {tp: Lane(ranks[tp], until_ms=self._window.to_ms) for tp in wanted}
+        endless = self._topics.outcomes if self._labels else ""
+        to_ms = self._window.to_ms
+        self._lanes = {tp: Lane(ranks[tp], until_ms=None if tp.topic == endless else to_ms) for tp in wanted}
         fetcher = consumer._fetcher  # noqa: SLF001 - as in processors/transport.py
         fetcher._records = FetchedRecords(frozenset({tp.topic for tp in wanted}))  # noqa: SLF001
         consumer.assign(wanted)
@@ -198,6 +204,8 @@ class TopicSource:
         window = self._window
         start = window.start_ms if window.start_ms is not None else 0
         for number, (ms, command) in enumerate(self._commands):
+            if isinstance(command, ListChange):
+                ms = max(ms, start)  # noqa: PLW2901 - who was listed before is listed when the replay begins
             if ms >= start and (window.to_ms is None or ms < window.to_ms):
                 lane.records.append((ms, lane.rank, number, command))
         return [lane] if lane.records else []
