@@ -9,6 +9,7 @@ GET /healthz  /readyz                         alive; able to decide
 from __future__ import annotations
 
 import logging
+import time
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 SECRET: Final = b"x-penaltybox-secret"
 _SUBJECTS: Final = "/v1/subjects/"
+_UNAVAILABLE: Final = 503
+_QUIET_S: Final = 60.0
 _log = logging.getLogger("penaltybox.service")
 
 
@@ -43,6 +46,7 @@ class Application:
         self._open = desk
         self._secret = secret.encode()
         self._desk: Desk | None = None
+        self._told_s: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, or the server's start and stop."""
@@ -71,7 +75,11 @@ class Application:
         try:
             return await self._routed(call, receive)
         except Refusal as refusal:
-            return refusal.reply
+            way = gateways.way_of(call.path)
+            if way is None or refusal.reply.status == _UNAVAILABLE:
+                return refusal.reply
+            self._complain(call, str(refusal))
+            return gateways.MISCONFIGURED
         except BadEvent as error:
             return problem(422, error.detail)
         except StoreUnavailable as error:
@@ -90,8 +98,7 @@ class Application:
             return await desk.readiness()
         way = gateways.way_of(call.path)
         if self._secret and not compare_digest(call.header(SECRET) or b"", self._secret):
-            # A gateway would pass a 401 on to the client, who can do nothing about it.
-            raise Refusal(500 if way else 401, f"{SECRET.decode()}: wanted the service's secret (serve_secret)")
+            raise Refusal(401, f"{SECRET.decode()}: wanted the service's secret (serve_secret), once")
         if way is not None:
             return await desk.check(way, call)
         if call.path.startswith(_SUBJECTS):
@@ -102,6 +109,17 @@ class Application:
             raise Refusal(404, "no such path; see docs/gateways")
         _only("POST", call)
         return await answer(call, await read_body(call, receive))
+
+    def _complain(self, call: Call, detail: str) -> None:
+        """What is wrong with a gateway's calls, once a minute each; what stands before the colon is of our making."""
+        now_s, what = time.monotonic(), detail.partition(":")[0]
+        if now_s - self._told_s.get(what, -_QUIET_S) >= _QUIET_S:
+            self._told_s[what] = now_s
+            _log.error(
+                "A gateway's calls are refused, and so are its clients' requests (403). %s asked %s: %s. "
+                "docs/gateways has a complete configuration",
+                call.peer or "A local socket", call.path[:80], detail,
+            )  # fmt: skip
 
 
 def _only(method: str, call: Call) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from penaltybox.producers.http.answers import Answer
     from penaltybox.producers.verdict import Verdict
 
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 Body = TypeVar("Body", bound=msgspec.Struct)
 Key = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -82,11 +85,33 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
     """A body of this kind.
 
     Raises:
-        Refusal: no JSON (400), or JSON of another form (422), with the field.
+        Refusal: no JSON (400), or JSON of another form (422), with the field; also where a name stands twice, because
+            whoever looked at it before us may have taken the other one.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Refusal(422, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"not JSON: {error}") from error
+        raise Refusal(400, _half_pair(body) or f"not JSON: {error}") from error
+    json.loads(body, object_pairs_hook=_once)
+    return found
+
+
+def _half_pair(body: bytes) -> str:
+    """Which half of a surrogate pair a body has, that was not understood: `msgspec` would say that it is cut off."""
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+    found = _HALF_PAIR.search(text)
+    return f"not text: \\u{ord(found[0]):04x} is half of a surrogate pair, which is no character" if found else ""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuses an object with a name that stands twice."""
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise Refusal(422, f"{name[:40]!a}: this name stands twice; wanted every name once")
+        names.add(name)

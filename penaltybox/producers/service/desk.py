@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent
@@ -13,6 +11,7 @@ from penaltybox.contracts.events import Outcome
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy_rules import matches
 from penaltybox.producers.http.answers import AnswerOptions, answer
+from penaltybox.producers.http.client_address import read_address
 from penaltybox.producers.http.requests import secret_name
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.service.bodies import DecideBody, OutcomeBody, RefundBody, Told, parsed
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from penaltybox.producers.service.gateways import Way
     from penaltybox.producers.service.standing import Standings
     from penaltybox.producers.verdict import Decider
-
-_QUIET_S: Final = 60.0
-_log = logging.getLogger("penaltybox.service")
 
 
 class Desk:
@@ -71,7 +67,6 @@ class Desk:
         # Envoy takes a 5xx for a failure of the service, and may let the request pass: a refusal must be none.
         self._options_for_envoy = replace(self._options, statuses={"unavailable": 429, **self._options.statuses})
         self._client_header = client_header.lower().encode()
-        self._told_at = -_QUIET_S
 
     def replace_policy(self, policy: Policy) -> None:
         """From the next call on this policy holds here; the limiter's own has to be replaced too."""
@@ -85,11 +80,10 @@ class Desk:
             Refusal: the gateway is not trusted, or does not say what it asks about.
         """
         at_ms = now_ms()
-        scenario = None if way == "envoy" else self._known(call.parameter("scenario"), 500) or None
+        scenario = None if way == "envoy" else self._known(call.parameter("scenario"), 400) or None
         asked = self._reader.read(facts_of(way, call, self._client_header), at_ms, scenario=scenario)
         if not asked.client.through_proxy:
-            self._complain(call.peer)
-            raise Refusal(500, "the caller is not one of trusted_proxies")
+            raise Refusal(403, "trusted_proxies: the caller is none of them")
         request = asked.request
         try:
             verdict = await self._decider.decide(request)
@@ -186,17 +180,18 @@ class Desk:
         costs = self._policy.scenario(asked.scenario).costs
         return next((cost for pattern, cost in costs if matches(pattern, asked.route)), 1)
 
-    def _complain(self, peer: str) -> None:
-        """At most once a minute: who asks without being trusted."""
-        now = time.monotonic()
-        if now - self._told_at >= _QUIET_S:
-            self._told_at = now
-            _log.warning("%s asks as a gateway and is not one of trusted_proxies: refused", peer or "a local socket")
-
 
 def _named(subjects: Mapping[str, str]) -> dict[str, str]:
-    """The subjects as they are known everywhere: of an API key a digest, as gateways and middleware have it."""
-    return {name: secret_name(value) if name == "api_key" else value for name, value in subjects.items()}
+    """The subjects as gateways and middleware have them: of an API key a digest, of an address no zone."""
+    return {name: _as_known(name, value) for name, value in subjects.items()}
+
+
+def _as_known(dimension: str, value: str) -> str:
+    if dimension == "api_key":
+        return secret_name(value)
+    if dimension == "ip" and "%" in value:
+        return str(read_address(value) or value)
+    return value
 
 
 def _text(value: bytes | None) -> str:

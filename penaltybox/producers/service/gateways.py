@@ -4,6 +4,9 @@ nginx     auth_request      X-Original-Method, X-Original-URI (the configuration
 forward   Traefik, Caddy    X-Forwarded-Method, X-Forwarded-Uri                               any status, any body
 envoy     ext_authz (HTTP)  method and path of the call itself, behind a path prefix          any status; 200 allows
 
+All of them take 403 for a refusal, and none takes it for a failure of the service, which some let pass (Envoy's
+failure_mode_allow, nginx's error_page): so a gateway that is not set up as it should be is answered with 403.
+
 Each way believes only the fields that its gateway sets itself and a client therefore cannot: so there is one path per
 way, and none of them looks at the others' fields.
 """
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from penaltybox.producers.http.paths import target_path
 from penaltybox.producers.http.requests import Facts
-from penaltybox.producers.service.replies import Refusal, Reply
+from penaltybox.producers.service.replies import Refusal, Reply, problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +43,12 @@ _FORBIDDEN: Final = 403
 _DROPPED: Final = frozenset({b"forwarded", b"x-penaltybox-secret", b"content-length", b"transfer-encoding"})
 
 
+def _misconfigured() -> Reply:
+    """Tells a client nothing about what is wrong between gateway and service: the service's log does."""
+    said = problem(_FORBIDDEN, "this request could not be judged")
+    return said._replace(headers={**said.headers, ACTION: "deny", STATUS: str(_FORBIDDEN), BODY: _one_line(said.body)})
+
+
 def way_of(path: str) -> Way | None:
     """Which way of asking a path of ours belongs to; None if it is none."""
     if path == "/auth/nginx":
@@ -53,7 +62,7 @@ def facts_of(way: Way, call: Call, client_header: bytes) -> Facts:
     """The client's request as its gateway tells it.
 
     Raises:
-        Refusal: the gateway does not say which request it asks about, or whose (500: its configuration is to mend).
+        Refusal: the gateway does not say which request it asks about, or whose: its configuration is to mend.
     """
     if way == "envoy":
         path = call.raw_path[len(ENVOY_PREFIX) :] or "/"
@@ -61,7 +70,7 @@ def facts_of(way: Way, call: Call, client_header: bytes) -> Facts:
     else:
         method, target = (_told(call, name) for name in _FIELDS[way])
     if not any(name == client_header for name, _ in call.headers):
-        raise Refusal(500, f"{client_header.decode()}: wanted it from the gateway, else all its clients would be one")
+        raise Refusal(400, f"{client_header.decode()}: wanted it from the gateway, else all its clients would be one")
     headers = [
         (name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers if name not in _DROPPED
     ]
@@ -71,7 +80,7 @@ def facts_of(way: Way, call: Call, client_header: bytes) -> Facts:
 def _told(call: Call, name: bytes) -> str:
     value = call.header(name)
     if not value:
-        raise Refusal(500, f"{name.decode()}: wanted it once, from the gateway; see docs/gateways")
+        raise Refusal(400, f"{name.decode()}: wanted it once, from the gateway")
     return value.decode("latin-1")
 
 
@@ -93,3 +102,7 @@ def _one_line(body: bytes) -> str:
     """A JSON document in ASCII, short enough for a header field of a gateway; ``{}`` when it cannot be."""
     text = json.dumps(json.loads(body or b"{}"), separators=(",", ":"))
     return text if len(text) <= _MAX_BODY_FIELD else "{}"
+
+
+MISCONFIGURED: Final = _misconfigured()
+"""The answer to a gateway's call that is not as it should be."""

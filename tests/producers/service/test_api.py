@@ -77,6 +77,14 @@ async def test_a_refund_says_whether_there_was_one(client: Client) -> None:
     [
         ("/v1/decide", b"{", 400, "not JSON"),
         ("/v1/decide", b"\xff\xfe", 400, "not JSON"),
+        ("/v1/decide", b'{"subjects":{"user":"\\ud800"}}', 400, r"\ud800 is half of a surrogate pair"),
+        ("/v1/decide", b'{"subjects":{"user":"\\udc00x"}}', 400, r"\udc00 is half of a surrogate pair"),
+        ("/v1/decide", b'{"subjects":{"user":"\xed\xa0\x80"}}', 400, "surrogate pair"),
+        ("/v1/decide", b'{"subjects":{"user":"\xff\xfe"}}', 400, "Invalid UTF-8"),
+        ("/v1/decide", b'{"subjects":{"user":"a"},"subjects":{"user":"b"}}', 422, "'subjects': this name stands twice"),
+        ("/v1/decide", b'{"subjects":{"user":"a","us\\u0065r":"b"}}', 422, "'user': this name stands twice"),
+        ("/v1/refund", b'{"idempotency_key":"a","idempotency_key":"b"}', 422, "'idempotency_key': this name"),
+        ("/v1/decide", {"scenario": "login", "subjects": {"ip": "2001:db8::1%eth0"}}, 422, "IPv4 or IPv6"),
         ("/v1/decide", b"[" * 16_000, 422, "Expected `object`"),
         ("/v1/decide", [], 422, "Expected `object`"),
         ("/v1/decide", {}, 422, "subjects"),
@@ -109,15 +117,36 @@ async def test_a_body_that_says_it_is_large_is_not_read(client: Client) -> None:
     assert (got.status, got.headers["connection"]) == (413, "close")
 
 
-async def test_the_secret(desk: Desk) -> None:
-    """With a secret every call but the probes must bring it, once; a gateway is told 500, not its client a 401."""
+async def test_the_zone_of_an_address(client: Client, published: Published) -> None:
+    """A link-local address counts without its zone, as behind a gateway; other addresses have none."""
+    zoned, bare = {"subjects": {"ip": "fe80::1%eth0"}}, {"subjects": {"ip": "fe80::1"}}
+    assert (await client.post("/v1/decide", zoned | {"scenario": "login"})).json["action"] == "allow"
+    assert (await client.post("/v1/decide", bare | {"scenario": "login"})).json["action"] == "challenge"
+    behind = {"x-original-method": "GET", "x-original-uri": "/login", "x-forwarded-for": "fe80::1%eth0"}
+    await client.get("/auth/nginx?scenario=login", behind)
+    assert {decision.subjects["ip"] for decision in published} == {"fe80::1"}
+    assert (await client.post("/v1/outcomes", zoned | {"label": "payment_ok"})).status == 202
+    assert published[-1].subjects == {"ip": "fe80::1"}
+
+
+async def test_the_secret(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """With a secret every call but the probes must bring it, once; to a gateway its lack is a refusal, and told."""
     client = Client(desk, secret="hunter2")  # noqa: S106 - made up
     assert (await client.post("/v1/decide", CLAIM)).status == 401
     assert (await client.post("/v1/decide", CLAIM, {"x-penaltybox-secret": "hunter"})).status == 401
     assert (await client.post("/v1/decide", CLAIM, {"x-penaltybox-secret": "hunter2"})).status == 200
     both = [("x-penaltybox-secret", "hunter2"), ("x-penaltybox-secret", "x")]
     assert (await client.call("GET", "/v1/subjects/user:1", both)).status == 401
-    assert (await client.get("/auth/nginx", {"x-original-method": "GET", "x-original-uri": "/"})).status == 500
+    for path in ("/auth/nginx", "/auth/forward", "/auth/envoy/a") * 2:
+        got = await client.get(path, {"x-original-method": "GET", "x-original-uri": "/"})
+        assert (got.status, got.headers["x-penaltybox-status"], got.headers["x-penaltybox-action"]) == (
+            403,
+            "403",
+            "deny",
+        )
+        assert b"secret" not in got.body, "it is the client who reads this"
+    (line,) = caplog.records
+    assert "x-penaltybox-secret: wanted the service's secret" in line.message
     assert [(await client.get(path)).status for path in ("/healthz", "/readyz")] == [200, 200]
 
 
