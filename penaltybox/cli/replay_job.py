@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -14,6 +13,7 @@ from penaltybox.contracts.policy import Policy  # noqa: TC001 - msgspec reads a 
 from penaltybox.contracts.settings import Settings  # noqa: TC001 - as above
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.engine import Engine
+from penaltybox.processors.garbage import collector_off
 from penaltybox.processors.replay.horizons import window_of
 from penaltybox.processors.replay.listed import read_list_changes
 from penaltybox.processors.replay.loop import Replay
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.records import Reading, Window
 
 RECORDED: Final = "recorded"
-_GC_THRESHOLD: Final = (100_000, 50, 100)
-"""States live long and hold no cycles."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -101,9 +99,7 @@ async def run_prepared(
     may_be_empty: bool = False,
 ) -> Result:
     """Do a replay that is prepared; raises as `run_job` does."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*_GC_THRESHOLD)
-    try:
+    with collector_off():
         replay = Replay(
             made.reading,
             made.worlds,
@@ -114,8 +110,6 @@ async def run_prepared(
             may_be_empty=may_be_empty,
         )
         return await replay.run()
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 async def prepare(

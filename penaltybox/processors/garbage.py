@@ -10,7 +10,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOK_S: Final = 60.0
 LONGEST_S: Final = 3600.0
@@ -23,6 +27,18 @@ def collect_seldom() -> None:
     """Switch the collector off; what there is now, modules and settings, is never looked at. Once per process."""
     gc.disable()
     gc.freeze()
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """For a job that ends, such as a replay: its states hold no cycles. Afterwards the collector is as before."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 class Collecting:
