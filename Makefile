@@ -87,11 +87,12 @@ format: $(INSTALLED) ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subjects, ladder, commands, decisions
+docs: $(INSTALLED) ## renew the pages that are made from the code: schemas, subjects, ladder, commands, decisions, dashboards
 	$(BIN)/python -m penaltybox.contracts.schemas
 	$(BIN)/python -m tests.contracts.subject_vectors
 	$(BIN)/python -m tests.ladder_page
 	$(BIN)/python -m tests.docs.generated_pages
+	$(BIN)/python -m dashboards
 
 lock: ## renew requirements.lock and the image's part of it (needs uv)
 	uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
