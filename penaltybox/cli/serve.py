@@ -94,6 +94,7 @@ def _serve(values: Settings, policy_file: object) -> None:
     policy = policy_of(path, values)
     log_as(values.log_level)
     server.quiet()
+    warning = server.exposure(values.serve_host, values.serve_secret, without_secret=values.serve_without_secret)
     asyncio.run(_check(values))
     listener = server.listen(values.serve_host, values.serve_port)
     host, number = listener.getsockname()[:2]
@@ -101,7 +102,6 @@ def _serve(values: Settings, policy_file: object) -> None:
     _log.info("serving on %s: policy %s, version %s", where, path, policy.version)
     if not any(scenario.routes for scenario in policy.scenarios.values()):
         _log.warning("no scenario of the policy has routes: a gateway must name it (?scenario=), or nothing is counted")
-    warning = server.exposure(values.serve_host, values.serve_secret)
     if warning:
         _log.warning("%s", warning)
     # Each process reads its settings itself, this one included: they pass through the environment.

@@ -86,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve_port: Annotated[int, Meta(ge=0, le=65_535)] = 8118
     serve_processes: Annotated[int, Meta(ge=1, le=256)] = 1
     serve_secret: str = ""
+    serve_without_secret: bool = False
 
     publisher_buffer: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
     publisher_stop_s: Positive = 5

@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer
 from redis import Redis
 
 from penaltybox.cli.setup import create_topics
+from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.producers.service.server import MAX_HEAD_BYTES, exposure
@@ -290,14 +291,29 @@ def test_it_says_where_it_listens(settings: Settings, policy: Path) -> None:
         ("127.0.0.1", "", ""),
         ("::1", "", ""),
         ("localhost", "", ""),
-        ("0.0.0.0", "", "SECRET is not set"),  # noqa: S104 - nothing is bound here
-        ("::", "s", "other machines"),
-        ("gateway.internal", "", "SECRET is not set"),
+        ("::", "s", "whoever has the secret"),
+        ("gateway.internal", "s", "other machines"),
     ],
 )
 def test_listening_elsewhere_is_told(host: str, secret: str, says: str) -> None:
-    """An address that other machines reach is a warning, and so is the missing secret."""
+    """An address that other machines reach is a warning."""
     warning = exposure(host, secret)
     assert says in warning
     assert bool(warning) == bool(says)
-    assert ("SECRET" in warning) == bool(warning and not secret)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "gateway.internal", ""])  # noqa: S104 - nothing is bound here
+def test_listening_elsewhere_wants_a_secret(host: str) -> None:
+    """Without a secret it starts only if somebody said so, and says what that means."""
+    with pytest.raises(ConfigurationError, match="PENALTYBOX_SERVE_WITHOUT_SECRET=true"):
+        exposure(host, "")
+    assert "whoever reaches it can use up anybody's quota" in exposure(host, "", without_secret=True)
+
+
+def test_the_command_does_not_open_a_port_to_everybody() -> None:
+    """`serve --host 0.0.0.0` without more ends with a sentence, before it listens."""
+    environment = {**os.environ, "PENALTYBOX_REDIS_URL": "redis://127.0.0.1:1/0", "PENALTYBOX_SERVE_SECRET": ""}
+    command = [sys.executable, "-m", "penaltybox", "serve", "--host", "0.0.0.0", "--port", "0", "--policy", "default"]  # noqa: S104 - it must not
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "can be reached from other machines" in done.stderr

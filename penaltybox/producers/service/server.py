@@ -74,13 +74,25 @@ def _end_behind(parent: BaseProcess) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def exposure(host: str, secret: str) -> str:
-    """What has to be told about an address to listen on: ``""`` where only this machine can reach it."""
+def exposure(host: str, secret: str, *, without_secret: bool = False) -> str:
+    """What has to be told about an address to listen on: ``""`` where only this machine can reach it.
+
+    Raises:
+        ConfigurationError: other machines reach it, and neither is there a secret nor was it said that none is wanted.
+    """
     with suppress(ValueError):
         if host == "localhost" or ip_address(host).is_loopback:
             return ""
-    unguarded = "" if secret else ", and PENALTYBOX_SERVE_SECRET is not set"
-    return f"{host} can be reached from other machines{unguarded}: whoever reaches it can use up anybody's quota"
+    reached = f"{host or 'every address'} can be reached from other machines"
+    may = "can use up anybody's quota, give quota back, tell outcomes and read how subjects stand"
+    if secret:
+        return f"{reached}: whoever has the secret {may}"
+    if without_secret:
+        return f"{reached}, and no secret is wanted: whoever reaches it {may}"
+    raise ConfigurationError(
+        f"serve: {reached}, and whoever reaches it {may}. Set PENALTYBOX_SERVE_SECRET, which callers send in "
+        "X-Penaltybox-Secret; or PENALTYBOX_SERVE_WITHOUT_SECRET=true if everybody in that network may do all this"
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
