@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
@@ -73,6 +74,8 @@ class InlineLimiter:
         self._canonicaliser = canonicaliser or Canonicaliser()
         self._pseudonyms = pseudonyms
         self._local_percent = local_percent
+        self._is_open = False
+        self._loading: asyncio.Task[None] | None = None
         self.replace_policy(policy)
 
     @classmethod
@@ -107,6 +110,16 @@ class InlineLimiter:
         """From the next request on this policy holds; counters of limits that it shares with the last one go on."""
         self._questions = Questions(policy, self._keyspace, self._canonicaliser, self._pseudonyms)
         self._failures = Failures(policy, self.source, self._canonicaliser, self._local_percent)
+        if self._is_open:
+            with suppress(RuntimeError):  # not called on the loop: the first requests load what they find missing
+                self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    async def _load(self) -> None:
+        """Makes all scripts known that this policy's requests may need, so that no request has to wait for that."""
+        try:
+            await self._counters.load(_algorithms(self.policy))
+        except StoreUnavailable as error:
+            _log.warning("Redis is away while its scripts are loaded: %s", error)
 
     async def __aenter__(self) -> Self:
         """Connects and loads the scripts; a Redis that is away is no error, one that refuses the login is.
@@ -114,14 +127,8 @@ class InlineLimiter:
         Raises:
             ConfigurationError: a refused login or right.
         """
-        used = {
-            frozenset(limit.algorithm for thresholds in dimensions.values() for limit in thresholds)
-            for dimensions in self.policy.limits.values()
-        }
-        try:
-            await self._counters.load(used)
-        except StoreUnavailable as error:
-            _log.warning("Redis is away at the start: %s", error)
+        await self._load()
+        self._is_open = True
         return self
 
     async def __aexit__(
@@ -131,6 +138,10 @@ class InlineLimiter:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._is_open = False
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         await self._counters.close()
 
     async def decide(self, request: Request) -> Verdict:
@@ -218,6 +229,21 @@ class InlineLimiter:
             StoreUnavailable: no answer; ask again, it is given back only once.
         """
         return await self._counters.give_back(idempotency_key, _REFUND_DEADLINE_S)
+
+
+def _algorithms(policy: Policy) -> set[frozenset[str]]:
+    """Sets of algorithms that requests need a script for: those of a scenario's limits, in case a dimension is missing.
+
+    There are six algorithms, so these are never many.
+    """
+    found: set[frozenset[str]] = {frozenset()}
+    for dimensions in policy.limits.values():
+        here: set[frozenset[str]] = {frozenset()}
+        for thresholds in dimensions.values():
+            more = frozenset(limit.algorithm for limit in thresholds)
+            here |= {one | more for one in here}
+        found |= here
+    return found
 
 
 def open_counters(settings: Settings, keyspace: Keyspace) -> Counters:

@@ -212,3 +212,18 @@ async def test_an_error_that_only_one_request_has_is_nobody_elses(rig: Rig, capl
         assert limiter.counts.errors == {"PenaltyboxError": 20}
         assert not limiter.breaker.openings
     assert len([one for one in caplog.records if "ERR bad" in one.message]) < 5
+
+
+async def test_no_request_waits_for_a_script(server: Server, rig: Rig) -> None:
+    """Whatever dimensions requests have, and after another policy came: all scripts they need are there."""
+    limits = f"{USER}\n    device: [{{name: a, limit: 9, window: 1h, algorithm: gcra}}]"
+    asked = ({"user": "u"}, {"device": "d"}, {"user": "u", "device": "d"}, {"ip": "192.0.2.1"})
+    async with rig.open(policy(limits, scenario("closed", "5s"))) as limiter:
+        for subjects in asked:
+            await limiter.decide(request(subjects=subjects))
+        limiter.replace_policy(policy(limits.replace("gcra", "token_bucket"), scenario("closed", "5s")))
+        assert limiter._loading is not None
+        await limiter._loading
+        for subjects in asked:
+            await limiter.decide(request(subjects=subjects))
+    assert b"NOSCRIPT" not in server.call("INFO", "errorstats")
