@@ -10,7 +10,7 @@ import typer
 from penaltybox.cli.console import AsJson, PolicyFile, print_json, settings, typed_subject
 from penaltybox.cli.hand import engine_at, policy_now
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.listing import subject_text
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.engine import Engine
+    from penaltybox.processors.retelling.story import Engines
     from penaltybox.processors.state import SubjectState
     from penaltybox.sinks.lists import Banned
 
@@ -38,6 +39,8 @@ WHERE ts <= fromUnixTimestamp64Milli({until:Int64}) AND ts > fromUnixTimestamp64
 ORDER BY id = {trigger:String} DESC, ts DESC LIMIT 6
 """
 _MINUTES_10: Final = 600_000
+_SWITCHES: Final = 50
+"""Of the history: as many as anybody looks at."""
 
 
 def explain(
@@ -78,7 +81,8 @@ def explain(
     explanation = explain_state(state, name, policy, at_ms, engine.allowlist)
     explanation.banned_ranges = banned_by(banned, name, at_ms)
     ways = ways_out(explanation, policy)
-    history, past, missing = _history(values, engine, name, state, since_ms, at_ms)
+    given = policy_file is not None
+    history, past, missing = _history(values, engine, name, state, since_ms, at_ms, only=given)
     timeline = bounded(past.timeline, limit) if past else None
     if as_json:
         told = {"now": explanation, "ways_out": ways, "timeline": timeline}
@@ -108,10 +112,21 @@ async def _read(
 
 
 def _history(
-    values: Settings, engine: Engine, subject: str, live: SubjectState | None, since_ms: int | None, at_ms: int
+    values: Settings,
+    engine: Engine,
+    subject: str,
+    live: SubjectState | None,
+    since_ms: int | None,
+    at_ms: int,
+    *,
+    only: bool,
 ) -> tuple[list[dict[str, Any]], Past | None, str]:
-    """Penalties, newest first, three with the decisions around their trigger; the past told again; or why not."""
+    """Penalties, newest first, three with the decisions around their trigger; the past told again; or why not.
+
+    `only`: under the engine's policy, and no other.
+    """
     from penaltybox.cli.timeline import read_past
+    from penaltybox.processors.retelling.story import Engines
     from penaltybox.sinks.clickhouse.client import ClickHouse
 
     windows = {rule.name: rule.window_ms for rule in engine.policy.rules}
@@ -123,9 +138,39 @@ def _history(
             window_ms = windows.get(penalty["rule"], _MINUTES_10)
             given = {"subject": subject, "trigger": trigger, "from": at - window_ms, "until": at}
             penalty["decisions"] = clickhouse.rows(_DECISIONS, given)
-        past = read_past(clickhouse, live, subject, engine, since_ms=since_ms, now_ms=at_ms)
+        made = [(penalty["at"], penalty["policy_version"]) for penalty in penalties]
+        engines = Engines(engine) if only else asyncio.run(_engines(values, engine, made))
+        past = read_past(clickhouse, live, subject, engines, since_ms=since_ms, now_ms=at_ms)
     except StoreUnavailable as error:
         return [], None, str(error)
     finally:
         clickhouse.close()
     return penalties, past, ""
+
+
+async def _engines(values: Settings, engine: Engine, made: list[tuple[int, str]]) -> Engines:
+    """Engines of the policies that were in force.
+
+    By the last switches, and by penalties: (when, version), newest first. What was in force before the first switch,
+    the workers' own file, only they tell.
+    """
+    from penaltybox.cli.control import opened
+    from penaltybox.links.policies import read_policy
+    from penaltybox.processors.engine import Engine as Compiled
+    from penaltybox.processors.retelling.story import Engines
+    from penaltybox.sinks.policy_versions import history
+
+    known: dict[str, Engine] = {}
+    async with opened(values) as (link, _):
+        switched = (await history(link, values.redis_prefix))[-_SWITCHES:]
+        switches = [(switch.ts, switch.version) for switch in switched]
+        first = switches[0][0] if switches else 0
+        switches[:0] = [(0, version) for at, version in made if at < first][:1]
+        for version in sorted({version for _, version in (*made, *switches)} - {engine.version}):
+            try:
+                stored = await read_policy(link, version, values.redis_prefix)
+                if stored is not None:
+                    known[version] = Compiled(stored.policy(), engine.canonicaliser)
+            except ConfigurationError:
+                continue  # a newer release's: told under the policy of now
+    return Engines(engine, switches, known)

@@ -114,6 +114,8 @@ def _show_why(one: Explanation) -> None:
 
 def _show_timeline(timeline: Timeline) -> None:
     out.print(f"\n[bold]Timeline[/bold] since {instant(timeline.since)}, policy {timeline.policy_version}")
+    for at, version in timeline.policies if len(timeline.policies) > 1 else ():
+        out.print(f"  from {instant(at)} under policy {version}", markup=False)
     if timeline.older_left_out:
         out.print("  the range has more events than are read: only the newest are told; try a later --since")
     if timeline.other_versions:

@@ -54,7 +54,8 @@ def apply(
     from penaltybox.cli.policy_trial import shown_trial, trial_of
 
     values, who, why = settings(), actor_given(actor), reason_given(reason)
-    new, current = read_file(file, values), in_force(values)
+    new, switches = read_file(file, values), asyncio.run(_switches(values))
+    current = in_force(values)
     found = changes(current.policy, new.policy) if current is not None else []
     if current is not None and not found:
         _nothing_to_do(current.switch.version, as_json=as_json)
@@ -81,7 +82,8 @@ def apply(
     if not yes:
         typer.confirm(f"Put version {new.policy.version} in force?", abort=True, err=True)
     stored = StoredPolicy(version=new.policy.version, text=new.text, name=file.name, actor=who, reason=why, ts=now_ms())
-    told = asyncio.run(_put(values, stored, Switch(version=stored.version, ts=stored.ts, actor=who, reason=why)))
+    switch = Switch(version=stored.version, ts=stored.ts, actor=who, reason=why)
+    told = asyncio.run(_put(values, stored, switch, switches))
     if as_json:
         shares = trial.shares if trial is not None else None
         print_json({"applied": True, "version": stored.version, "before": current and current.switch.version,
@@ -115,11 +117,13 @@ def rollback(
         penaltybox policy rollback --reason "the new rule hits an office"
     """
     values, who, why = settings(), actor_given(actor), reason_given(reason)
-    now_version, wanted = asyncio.run(_before(values))
+    switches = asyncio.run(_switches(values))
+    now_version, wanted = _before(switches)
     wanted = version or wanted
     if not wanted:
         raise ConfigurationError(
-            "policy rollback: there is no version before the one in force; apply a file, or name a version"
+            "policy rollback: there is no version before the one in force. Until it was applied each program used its "
+            "own file: penaltybox policy apply puts that file in force"
         )
     stored = stored_version(wanted, values)
     stored.policy()  # what this release cannot use is not put in force
@@ -129,27 +133,42 @@ def rollback(
     if not yes:
         typer.confirm(f"Put version {wanted} in force again, instead of {now_version or 'none'}?", abort=True, err=True)
     switch = Switch(version=wanted, ts=now_ms(), actor=who, reason=why, verb="rollback")
-    told = asyncio.run(_put(values, stored, switch))
+    told = asyncio.run(_put(values, stored, switch, switches))
     if as_json:
         print_json({"applied": True, "version": wanted, "before": now_version, "told": told})
     else:
         out.print(f"Version {wanted} is in force again, by {who}: {why}.", markup=False)
 
 
-async def _before(values: Settings) -> tuple[str, str]:
-    """The version in force, and the last other one; empty where there is none."""
+async def _switches(values: Settings) -> list[Switch]:
     from penaltybox.sinks.policy_versions import history
 
     async with opened(values) as (link, _):
-        versions = [switch.version for switch in await history(link, values.redis_prefix)]
+        return await history(link, values.redis_prefix)
+
+
+def _before(switches: list[Switch]) -> tuple[str, str]:
+    """The version in force, and the last other one; empty where there is none."""
+    versions = [switch.version for switch in switches]
     current = versions[-1] if versions else ""
     return current, next((one for one in reversed(versions) if one != current), "")
 
 
-async def _put(values: Settings, stored: StoredPolicy, switch: Switch) -> bool:
-    """Puts it in force; whether the control topic knows already."""
-    from penaltybox.sinks.policy_versions import put_in_force
+async def _put(values: Settings, stored: StoredPolicy, switch: Switch, seen: list[Switch]) -> bool:
+    """Puts it in force; whether the control topic knows already.
 
-    async with opened(values) as (_, untold):
+    Raises:
+        ConfigurationError: somebody else has switched since `seen`: what was compared, tried and answered is stale.
+    """
+    from penaltybox.sinks.policy_versions import history, put_in_force
+
+    async with opened(values) as (link, untold):
+        last = (await history(link, values.redis_prefix))[-1:]
+        if last != seen[-1:]:
+            says = f"{last[0].version}, by {last[0].actor}: {last[0].reason}" if last else "the programs' own files"
+            raise ConfigurationError(
+                f"policy: nothing was changed, for meanwhile another one was put in force ({says}). Say it again, and "
+                "see what differs from that"
+            )
         await put_in_force(untold, stored, switch)
         return await tell(values, untold)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.policy import Policy
-    from penaltybox.processors.engine import Engine
+    from penaltybox.processors.retelling.story import Engines
     from penaltybox.processors.retelling.verdicts import Verdict
     from penaltybox.processors.state import SubjectState
     from penaltybox.sinks.clickhouse.client import ClickHouse
@@ -35,9 +35,11 @@ class Timeline(msgspec.Struct, kw_only=True):
     since: int
     until: int
     policy_version: str
-    """Under which it was told again."""
+    """The one in force now."""
+    policies: list[tuple[int, str]] = []
+    """(from when, version): under which it was told again."""
     other_versions: list[str] = []
-    """Versions that made penalties in the range."""
+    """Versions that made penalties in the range, and are not known any more."""
     verdicts: dict[Verdict, int] = {}
     moments: list[Moment] = []
     left_out: int = 0
@@ -60,25 +62,25 @@ def read_past(
     clickhouse: ClickHouse,
     live: SubjectState | None,
     subject: str,
-    engine: Engine,
+    engines: Engines,
     *,
     since_ms: int | None,
     now_ms: int,
 ) -> Past:
-    """Read a subject's past, and tell it again under the engine's policy.
+    """Read a subject's past, and tell it again under the policies that were in force.
 
     Args:
         clickhouse: where the records are.
         live: its state in Redis, to compare with.
         subject: canonical.
-        engine: compiled from the policy to tell it under.
+        engines: of the policies to tell it under.
         since_ms: where to begin; None: one window before the last step of a rule.
         now_ms: wall clock.
 
     Raises:
         StoreUnavailable: ClickHouse does not answer, or has no tables.
     """
-    policy = engine.policy
+    policy = engines.now.policy
     penalties = penalties_of(clickhouse, subject, MAX_PENALTIES)
     since = default_since(policy, subject, penalties, now_ms) if since_ms is None else since_ms
     earlier = [penalty for penalty in penalties if penalty.ts < since]
@@ -86,15 +88,16 @@ def read_past(
     found = events_of(clickhouse, subject, since, now_ms, MAX_EVENTS)
     state = state_after(subject, earlier, policy)
     _see_established(clickhouse, state, policy, since)
-    story = tell(engine, state, [Recorded(*one) for one in found.events], within)
+    story = tell(engines, state, [Recorded(*one) for one in found.events], within)
     verdicts: dict[Verdict, int] = {}
     for moment in story.moments:
         verdicts[moment.verdict] = verdicts.get(moment.verdict, 0) + 1
     timeline = Timeline(
         since=since,
         until=now_ms,
-        policy_version=engine.version,
-        other_versions=sorted({penalty.policy_version for penalty in within} - {engine.version}),
+        policy_version=engines.now.version,
+        policies=story.policies,
+        other_versions=sorted({penalty.policy_version for penalty in within} - {one for _, one in story.policies}),
         verdicts=verdicts,
         moments=story.moments,
         older_left_out=found.more,

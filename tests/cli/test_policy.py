@@ -81,6 +81,20 @@ def test_without_yes_it_asks(call: Callable[..., Any]) -> None:
     assert "Nothing was ever applied" in call("history").stdout
 
 
+def test_another_one_was_faster(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While one person reads the question, another one switches: the answer was to something else, and is void."""
+    call("apply", "policy.yaml", *QUICK)
+    (tmp_path / "gentle.yaml").write_text(POLICY.replace("count: 3", "count: 30"))
+    for arguments in (("apply", "strict.yaml", *WHY, "--no-replay"), ("rollback", *WHY)):
+        with monkeypatch.context() as patched:
+            patched.setattr("typer.confirm", lambda *_, **__: call("apply", "gentle.yaml", *QUICK))
+            if arguments[0] == "rollback":
+                patched.setattr("typer.confirm", lambda *_, **__: call("apply", "policy.yaml", *QUICK))
+            with pytest.raises(ConfigurationError, match=r"nothing was changed, .* by alice: ticket 4711"):
+                call(*arguments)
+    assert json.loads(call("show", "--json").stdout)["version"] == parse_policy(POLICY).version
+
+
 def test_a_policy_that_bans_everybody_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
     """Tried on recorded traffic it would deny more than the stated share; forced it is applied all the same."""
     lines = [encode(denial(n, user=f"u{n % 50}")) for n in range(100)]

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from penaltybox.contracts.events import Command, Decision, Penalty
-from penaltybox.contracts.policy_file import default_policy_path, load_policy
-from penaltybox.processors.engine import Engine
+from penaltybox.contracts.policy_file import default_policy_path, load_policy, parse_policy
+from penaltybox.processors.engine import Engine, Handling
 from penaltybox.processors.remedies import command_of
 from penaltybox.processors.retelling.recorded import Recorded, state_after
-from penaltybox.processors.retelling.story import Story, differences, tell
+from penaltybox.processors.retelling.story import Engines, Story, differences, tell
 from penaltybox.processors.state import SubjectState
 from tests.oracle.scenario import read_scenario
 from tests.processors.engine_driver import Drive
@@ -228,3 +228,39 @@ def test_one_partition_keeps_its_order() -> None:
     story = tell(Engine(DEFAULT), SubjectState.fresh("device:d"), events, [recorded])
     assert [moment.id for moment in story.moments] == ["c0", "c1", "c2", "c3", "c4"]
     assert [step.told for moment in story.moments for step in moment.steps] == ["recorded"]
+
+
+def refused(number: int, at_ms: int) -> Decision:
+    return Decision(
+        v=1, id=f"r{number}", ts=at_ms, source="s", scenario="c", action="deny", reason="over_limit",
+        violated=("user:daily",), subjects={"user": "u"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("switches_known", [True, False])
+def test_a_policy_switched_in_mid_stream(switches_known: bool) -> None:
+    """Each event is told under the policy that judged it: by the time of the switch, or by what a penalty records."""
+    strict, gentle = (
+        Engine(parse_policy(f"rules: {{a: {{on: user, count: {n}, window: 1h, then: {{level: 5m}}}}}}")) for n in (2, 4)
+    )
+    live, events, penalties = SubjectState.fresh("user:u"), list[Recorded](), list[Penalty]()
+    switch_ms = AT_MS + 8 * 60_000
+    for number in range(12):
+        at_ms = AT_MS + number * 400_000 if number > 1 else AT_MS + number * 1000
+        engine = strict if at_ms < switch_ms else gentle
+        decision = refused(number, at_ms)
+        for _, plan in engine.touches(decision):
+            engine.apply(live, plan, decision, Handling(at_ms))
+        penalties += live.outbox
+        live.outbox = []
+        events.append(Recorded(decision, at_ms, 0, number))
+    assert {one.policy_version for one in penalties} == {strict.version, gentle.version}
+    switches = [(0, strict.version), (switch_ms, gentle.version)]
+    engines = Engines(gentle, switches if switches_known else (), {strict.version: strict})
+    story = tell(engines, SubjectState.fresh("user:u"), events, penalties)
+    if switches_known:
+        assert differences(story, live, 0) == []
+        assert story.policies == [(AT_MS, strict.version), (events[2].broker_ms, gentle.version)]
+    told = [step for moment in story.moments for step in moment.steps]
+    assert {step.penalty.policy_version for step in told} == {strict.version, gentle.version}
+    assert differences(tell(gentle, SubjectState.fresh("user:u"), events, penalties), live, 0) != []

@@ -6,6 +6,7 @@ when its events came through several partitions; where its steps differ from the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -29,8 +30,9 @@ from penaltybox.processors.retelling.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from penaltybox.contracts.policy import AllowEntry
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.state import SubjectState, Track
     from penaltybox.processors.visibility import Plan
@@ -76,19 +78,50 @@ class Story(msgspec.Struct, kw_only=True):
     moments: list[Moment]
     state: SubjectState
     """Where the re-run ended."""
+    policies: list[tuple[int, str]] = []
+    """(from when, version) of the policies that it was told under, in their order."""
+
+
+class Engines:
+    """Which policy was in force when, with an engine for each.
+
+    Args:
+        now: the one in force now, with all that is allowlisted.
+        switches: (from when, version) of the switches that are known, in their order.
+        known: version -> engine, as far as they are known.
+    """
+
+    def __init__(
+        self, now: Engine, switches: Sequence[tuple[int, str]] = (), known: Mapping[str, Engine] | None = None
+    ) -> None:
+        self.now = now
+        self._known = {**(known or {}), now.version: now}
+        self._times = [at for at, _ in switches]
+        self._versions = [version for _, version in switches]
+
+    def at(self, ms: int, recorded: str = "") -> Engine:
+        """The engine in force at a time (ms); a version that is recorded of an event counts more than the clock."""
+        if recorded in self._known:
+            return self._known[recorded]
+        place = bisect_right(self._times, ms) - 1
+        return self._known.get(self._versions[place], self.now) if place >= 0 else self.now
 
 
 class Teller:
     """Tells one subject's past.
 
     Args:
-        engine: with the policy to tell it under.
+        engines: with the policies to tell it under.
         state: where the range begins; changed in place.
         penalties: recorded in the range, in order.
     """
 
-    def __init__(self, engine: Engine, state: SubjectState, penalties: Sequence[Penalty]) -> None:
-        self._engine = engine
+    def __init__(self, engines: Engines, state: SubjectState, penalties: Sequence[Penalty]) -> None:
+        self._engines = engines
+        self._engine = engine = engines.now
+        self._versions = {one.trigger_id: one.policy_version for one in penalties if one.origin == "rule"}
+        self.used: list[tuple[int, str]] = []
+        """(from when, version) of the policies that it was told under."""
         self._state = state
         self._recorded = {penalty.id: penalty for penalty in penalties}
         self._open = dict(self._recorded)
@@ -98,6 +131,7 @@ class Teller:
         self._listed = engine.listed
         by_rules = [penalty.ts for penalty in penalties if penalty.origin == "rule" and penalty.action != "lift"]
         self._listed_from = max(by_rules, default=0)
+        self._listing: tuple[AllowEntry, ...] = ()
         engine.list_also(())
 
     def tell(self, events: Sequence[Recorded]) -> Story:
@@ -113,14 +147,24 @@ class Teller:
         order = [row for _, row in sorted(rows, key=lambda pair: pair[0])]
         for place in range(len(order)):
             row = order[place]
+            self._use(row)
             if isinstance(row, Recorded) and isinstance(row.record, Decision):
                 first = self._seen_before(order, place, row)
                 if first:
                     window, moved = order[place : place + 1 + LOOK_AHEAD], {id(one) for one in first}
                     order[place : place + len(window)] = [*first, *(one for one in window if id(one) not in moved)]
             self._row(order[place])
-        self._engine.list_also(self._listed)
-        return Story(moments=self._moments, state=self._state)
+        self._engines.now.list_also(self._listed)
+        return Story(moments=self._moments, state=self._state, policies=self.used)
+
+    def _use(self, row: Recorded | Penalty) -> None:
+        """Take the policy that was in force for a row."""
+        ms, number = (row.ts, row.trigger_id) if isinstance(row, Penalty) else (row.broker_ms, row.record.id)
+        self._engine = self._engines.at(ms, self._versions.get(number, ""))
+        if self._engine.listed != self._listing:
+            self._engine.list_also(self._listing)
+        if not self.used or self.used[-1][1] != self._engine.version:
+            self.used.append((ms, self._engine.version))
 
     def _row(self, row: Recorded | Penalty) -> None:
         if isinstance(row, Penalty):
@@ -168,7 +212,8 @@ class Teller:
             came_after_ms=max(0, broker_ms - decision.ts),
             record=decision,
         )
-        if t > self._listed_from and self._engine.listed != self._listed:
+        if t > self._listed_from and self._listing != self._listed:
+            self._listing = self._listed
             self._engine.list_also(self._listed)
         plan = next((plan for name, plan in self._engine.touches(decision) if name == self._state.subject), None)
         if self._engine.allowlist.covers(self._state.subject, t):
@@ -236,16 +281,19 @@ class Teller:
             adopt(self._state, penalty, self._engine.policy)
 
 
-def tell(engine: Engine, state: SubjectState, events: Sequence[Recorded], penalties: Sequence[Penalty]) -> Story:
+def tell(
+    engines: Engines | Engine, state: SubjectState, events: Sequence[Recorded], penalties: Sequence[Penalty]
+) -> Story:
     """A subject's past, told again.
 
     Args:
-        engine: with the policy to tell it under.
+        engines: with the policies to tell it under, or with the only one.
         state: where the range begins (`recorded.state_after`); changed in place.
         events: decisions and outcomes of the subject in the range.
         penalties: of the subject, recorded in the range, in order.
     """
-    return Teller(engine, state, penalties).tell(events)
+    known = engines if isinstance(engines, Engines) else Engines(engines)
+    return Teller(known, state, penalties).tell(events)
 
 
 def differences(story: Story, live: SubjectState | None, now_ms: int) -> list[str]:
