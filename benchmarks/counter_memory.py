@@ -31,10 +31,11 @@ local number = 0
 for text in string.gmatch(ARGV[6], '%d+') do
   local now = tonumber(text)
   number = number + 1
-  if algorithm.check(KEYS[1], limit, window, size, 1, now) ~= 0 then
+  local wait, _, _, known = algorithm.check(KEYS[1], limit, window, size, 1, now)
+  if wait ~= 0 then
     return redis.error_reply('ERR a request below the limit was refused')
   end
-  algorithm.take(KEYS[1], limit, window, size, 1, now, ARGV[5] .. string.format('%06d', number))
+  algorithm.take(KEYS[1], limit, window, size, 1, now, ARGV[5] .. string.format('%06d', number), known)
 end
 return redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0)
 """

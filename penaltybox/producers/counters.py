@@ -118,7 +118,7 @@ class ServerCounters:
             keys.append(self._keyspace.refund(request.idempotency_key))
             record_life = min(question.longest_ms, RECORD_LIFE_MS)
         call: Command = (
-            len(keys), *keys, question.wire, request.cost, request.id, record_life, self._now(),
+            len(keys), *keys, *question.packed, request.cost, request.id, record_life, self._now(),
             *question.marks(stems),
         )  # fmt: skip
         reply = await self._run(question.script, call, deadline_s)

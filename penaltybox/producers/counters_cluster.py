@@ -17,7 +17,7 @@ from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.producers.counters import RECORD_LIFE_MS, Unanswered, counters_of
 from penaltybox.producers.customers import WHOLE, Standing
-from penaltybox.producers.questions import Answer
+from penaltybox.producers.questions import LIMIT_FORM, Answer
 from penaltybox.producers.scripts import script
 
 if TYPE_CHECKING:
@@ -204,19 +204,16 @@ class ClusterCounters:
 
     def _call(self, question: Question, group: _Group, request: Request, assumed: Standing) -> Command:
         share, customer = assumed.share(question.scenario.newcomers_percent), assumed.customer
-        limits = []
-        for at in group.limits:
-            one = question.limits[at]
-            changed = share != WHOLE or customer is not None
-            limits.extend(one.wire_with(one.in_force(customer, share) if changed else one.limit.limit))
+        changed = share != WHOLE or customer is not None
+        limits = [question.limits[at] for at in group.limits]
+        packed = [one.packed_with(one.in_force(customer, share) if changed else one.limit.limit) for one in limits]
         extras = [f"{group.stem}:{name}" for name in group.extras]
         exempt = int(group.place == question.address and assumed.passed)
-        wire = msgspec.msgpack.encode([exempt, limits])
         record = f"{group.stem}{self._keyspace.record_tail(request.idempotency_key or request.id)}"
         life, refundable = (RECORD_LIFE_MS, 1) if request.idempotency_key else (HOLD_MS, 0)
         return (
             1 + len(group.counters), record, *group.counters,
-            wire, request.cost, request.id, life, refundable, self._now(),
+            bytes([exempt]) + b"".join(packed), "<B" + LIMIT_FORM * len(packed), request.cost, request.id, life, refundable, self._now(),
             f"{group.stem}:block", f"{group.stem}:challenge", *extras,
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -24,6 +25,11 @@ _AUTHENTICATED: Final = ("api_key", "user")
 _MAX_QUESTIONS: Final = 4096
 _WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 _MAX_LEVEL: Final = 1 << 53
+_HEAD: Final = Struct("<5Hd")
+_LIMIT: Final = Struct("<3d2B")
+HEAD_FORM: Final = "<HHHHHd"
+LIMIT_FORM: Final = "sdddBB"
+"""The same for Lua's `struct.unpack`, with the algorithm's name in front, which ends in a zero."""
 
 
 class Applied(NamedTuple):
@@ -57,18 +63,21 @@ class Applied(NamedTuple):
         """Whether that number grows and shrinks with the limit."""
         return self.limit.algorithm in _WITH_BURST
 
-    def wire(self) -> list[Any]:
+    def packed(self) -> bytes:
         """What the scripts are told about it; see lua/limits.lua."""
-        limit = self.limit
-        dry_run, follows = int(limit.dry_run), int(self.follows)
-        return [limit.algorithm, limit.limit, limit.window_ms, self.burst_or_slots, dry_run, follows]
+        return self._packed(self.limit.limit, self.burst_or_slots, follows=self.follows)
 
-    def wire_with(self, quota: int) -> list[Any]:
+    def packed_with(self, quota: int) -> bytes:
         """The same with a quota that is in force already."""
-        limit, burst = self.limit, self.burst_or_slots
-        if self.follows and quota != limit.limit:
-            burst = max(1, burst * quota // limit.limit)
-        return [limit.algorithm, quota, limit.window_ms, burst, int(limit.dry_run), 0]
+        burst = self.burst_or_slots
+        if self.follows and quota != self.limit.limit:
+            burst = max(1, burst * quota // self.limit.limit)
+        return self._packed(quota, burst, follows=False)
+
+    def _packed(self, quota: int, burst_or_slots: int, *, follows: bool) -> bytes:
+        limit = self.limit
+        numbers = _LIMIT.pack(quota, limit.window_ms, burst_or_slots, limit.dry_run, follows)
+        return limit.algorithm.encode() + b"\0" + numbers
 
     def capacity(self, quota: int) -> int:
         """The largest cost that fits when nothing is taken, for a quota in force."""
@@ -125,7 +134,8 @@ class Question:
         self.longest_ms = max((one.limit.window_ms for one in self.limits), default=0)
         self.algorithms = frozenset(one.limit.algorithm for one in self.limits)
         self.script: Script = script("decide", self.algorithms)
-        self.wire = self._wire()
+        self.packed = (self._packed(), HEAD_FORM + LIMIT_FORM * len(self.limits), self._names())
+        """The question as lua/decide.lua wants it: packed, how, and the limits' names."""
 
     def _first(self, dimensions: Sequence[str]) -> int | None:
         return next((self.on.index(one) for one in dimensions if one in self.dimensions), None)
@@ -137,15 +147,16 @@ class Question:
             f"{on}:{limit.name}", limit, self.on.index(on), Keyspace.counter_tail(scenario, limit.name), path, plans
         )
 
-    def _wire(self) -> bytes:
+    def _packed(self) -> bytes:
         reads = 2 * len(self.on)
         trust = reads + 1 if self.trusted is not None else 0
         plan = max(reads, trust) + 1 if self.customer is not None else 0
         address = 0 if self.address is None else self.address + 1
-        limits = [field for one in self.limits for field in one.wire()]
-        names = msgspec.json.encode([(one.path, one.plans) for one in self.limits]).decode()
-        newcomers, passing = self.scenario.newcomers_percent, len(self.passing)
-        return msgspec.msgpack.encode([len(self.on), address, trust, plan, passing, newcomers, limits, names])
+        head = _HEAD.pack(len(self.on), address, trust, plan, len(self.passing), self.scenario.newcomers_percent)
+        return head + b"".join([one.packed() for one in self.limits])
+
+    def _names(self) -> bytes:
+        return msgspec.json.encode([(one.path, one.plans) for one in self.limits])
 
     def counters(self, stems: Sequence[str]) -> list[str]:
         """The keys of the limits' counters, for the stems of the subjects `on`."""

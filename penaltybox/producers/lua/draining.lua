@@ -40,18 +40,17 @@ local function draining(tag)
   return {
     check = function(key, limit, window, burst, cost, now)
       local level, time, since, empty_at = current(key, limit, window, now)
-      memo[key] = {level, time, since, empty_at}
       local wait, excess = 0, level - (burst - cost) * window
       if cost > burst then
         wait = NEVER
       elseif cost > 0 and excess > 0 then
         wait = min(empty_at, time + ceil(excess / limit)) - now
       end
-      return wait, left(window, burst, level, empty_at, now)
+      local remaining, reset = left(window, burst, level, empty_at, now)
+      return wait, remaining, reset, {level, time, since, empty_at}
     end,
 
-    take = function(key, limit, window, burst, cost, now)
-      local state = memo[key]
+    take = function(key, limit, window, burst, cost, now, _, state)
       if cost > 0 then
         state[1] = state[1] + cost * window
         state[4] = state[2] + ceil(state[1] / limit)

@@ -28,22 +28,19 @@ do
   algorithms.fixed_window = {
     check = function(key, limit, window, _, cost, now)
       local start, used = current(key, window, now)
-      memo[key] = {start, used}
       local wait = 0
       if cost > limit then
         wait = NEVER
       elseif cost > 0 and used + cost > limit then
         wait = start + window - now
       end
-      return wait, left(limit, window, start, used, now)
+      local remaining, reset = left(limit, window, start, used, now)
+      return wait, remaining, reset, {start, used}
     end,
 
-    take = function(key, limit, window, _, cost, now)
-      local start, used = memo[key][1], memo[key][2] + cost
-      if cost > 0 then
-        store(key, window, start, used, now)
-        memo[key][2] = used
-      end
+    take = function(key, limit, window, _, cost, now, _, state)
+      local start, used = state[1], state[2] + cost
+      if cost > 0 then store(key, window, start, used, now) end
       return left(limit, window, start, used, now)
     end,
 

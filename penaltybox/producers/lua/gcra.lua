@@ -43,18 +43,17 @@ do
   algorithms.gcra = {
     check = function(key, limit, window, burst, cost, now)
       local backlog, time, since = current(key, limit, window, now)
-      memo[key] = {backlog, time, since}
       local wait, excess = 0, backlog - (burst - cost) * window
       if cost > burst then
         wait = NEVER
       elseif cost > 0 and excess > 0 then
         wait = time + ceil(excess / limit) - now
       end
-      return wait, left(limit, window, burst, backlog, time, now)
+      local remaining, reset = left(limit, window, burst, backlog, time, now)
+      return wait, remaining, reset, {backlog, time, since}
     end,
 
-    take = function(key, limit, window, burst, cost, now)
-      local state = memo[key]
+    take = function(key, limit, window, burst, cost, now, _, state)
       if cost > 0 then
         state[1] = state[1] + cost * window
         store(key, limit, window, state[1], state[2], state[3], now)

@@ -1,6 +1,7 @@
 -- What the main scripts share: which quota is in force, and check all limits before taking from any.
--- Limits come in one flat table, SIZE fields each: algorithm, limit, window, burst or slots, dry run (1 or 0), burst
--- follows the limit (1 or 0). Their names, {path, {plan = limit}} each, come as JSON: only a customer's plan needs them.
+-- Limits come in one flat table behind `skip` other values, SIZE fields each: algorithm, limit, window, burst or slots,
+-- dry run (1 or 0), burst follows the limit (1 or 0). Their names, {path, {plan = limit}} each, come as JSON: only a
+-- customer's plan needs them.
 local SIZE = 6
 
 local function decoded(text)
@@ -11,36 +12,34 @@ end
 
 local function now_of(given)
   if given and given ~= '' then return tonumber(given) end  -- tests only: everybody else counts in Redis' time
-  local time = redis.call('TIME')
+  local time = call('TIME')
   return time[1] * 1000 + floor(time[2] / 1000)
 end
 
--- Share of the normal quota in 1/10,000, and whether the subject is established (-1: nobody knows).
+-- Share of the normal quota in 1/10,000, and whether the subject is established (1 or 0).
 local function trusted(text, newcomers)
-  local percent, established = 100, -1
-  if text then
-    local trust = decoded(text)
-    if type(trust.multiplier) == 'number' and trust.multiplier > 0 then
-      percent = min(floor(trust.multiplier * 100 + 0.5), 100000)
-    end
-    established = trust.established == true and 1 or 0
+  local trust, percent = decoded(text), 100
+  if type(trust.multiplier) == 'number' and trust.multiplier > 0 then
+    percent = min(floor(trust.multiplier * 100 + 0.5), 100000)
   end
-  return percent * (established == 1 and 100 or newcomers), established
+  local established = trust.established == true
+  return percent * (established and 100 or newcomers), established and 1 or 0
 end
 
--- A customer's own limit before the plan's, the plan's before the policy's.
-local function of_customer(customer, name, limit)
-  local own = type(customer.limits) == 'table' and customer.limits[name[1]]
-  local planned = type(customer.plan) == 'string' and name[2][customer.plan]
-  return type(own) == 'number' and own >= 1 and floor(own) or planned or limit
-end
-
--- Sets limit and burst to what is in force for this customer and share of trust. At least 1.
-local function put_in_force(limits, customer, names, share)
+-- Sets limit and burst to what is in force for this customer and share of trust. At least 1. A customer's own limit
+-- counts before the plan's, the plan's before the policy's.
+local function put_in_force(limits, skip, customer, names, share)
+  local own = customer and type(customer.limits) == 'table' and customer.limits or {}
+  local plan = customer and type(customer.plan) == 'string' and customer.plan
   names = customer and cjson.decode(names)
-  for at = 1, #limits, SIZE do
+  for at = skip + 1, #limits, SIZE do
     local limit = limits[at + 1]
-    local quota = customer and of_customer(customer, names[(at - 1) / SIZE + 1], limit) or limit
+    local quota = limit
+    if customer then
+      local path, plans = unpack(names[(at - skip - 1) / SIZE + 1])
+      local given = own[path]
+      quota = type(given) == 'number' and given >= 1 and floor(given) or plan and plans[plan] or limit
+    end
     if share ~= 10000 then quota = floor(quota * share / 10000) end
     if quota ~= limit then
       quota = max(1, min(quota, floor(9007199254740992 / limits[at + 2])))
@@ -50,33 +49,34 @@ local function put_in_force(limits, customer, names, share)
   end
 end
 
--- Appends quota, wait, remaining and reset of each limit to the reply; returns whether all that are in force fit.
-local function check_all(limits, first, cost, now, reply)
-  local fits, to, key = true, #reply, first
-  for at = 1, #limits, SIZE do
+-- Writes quota, wait, remaining and reset of each limit into the reply, behind `to`; returns whether all that are in
+-- force fit. What `take` wants to know stays in the limit's last field.
+local function check_all(limits, skip, key, cost, now, reply, to)
+  local fits = true
+  for at = skip + 1, #limits, SIZE do
     local quota = limits[at + 1]
-    key = key + 1
-    local wait, remaining, reset =
+    local wait, remaining, reset, known =
       algorithms[limits[at]].check(KEYS[key], quota, limits[at + 2], limits[at + 3], cost, now)
     reply[to + 1], reply[to + 2], reply[to + 3], reply[to + 4] = quota, wait, remaining, reset
-    to = to + 4
+    limits[at + 5] = known
     if wait ~= 0 and limits[at + 4] == 0 then fits = false end
+    key, to = key + 1, to + 4
   end
   return fits
 end
 
 -- Takes from every limit that fits; with `taken`, notes there what a refund needs. Returns the longest window.
-local function take_all(limits, first, cost, now, id, reply, to, taken)
-  local longest, number = 0, first
-  for at = 1, #limits, SIZE do
-    number = number + 1
+local function take_all(limits, skip, key, cost, now, id, reply, to, taken)
+  local longest = 0
+  for at = skip + 1, #limits, SIZE do
     if reply[to + 2] == 0 then
-      local name, key, quota, window, burst = limits[at], KEYS[number], limits[at + 1], limits[at + 2], limits[at + 3]
-      reply[to + 3], reply[to + 4] = algorithms[name].take(key, quota, window, burst, cost, now, id)
+      local name, quota, window, burst = limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
+      reply[to + 3], reply[to + 4] =
+        algorithms[name].take(KEYS[key], quota, window, burst, cost, now, id, limits[at + 5])
       longest = max(longest, window)
-      if taken then taken[#taken + 1] = {key, name, quota, window, burst} end
+      if taken then taken[#taken + 1] = {KEYS[key], name, quota, window, burst} end
     end
-    to = to + 4
+    key, to = key + 1, to + 4
   end
   return longest
 end
@@ -92,5 +92,5 @@ local function recorded(text)
 end
 
 local function keep_record(key, ttl, id, now, cost, refundable, taken)
-  redis.call('SET', key, cmsgpack.pack({id, now, cost, refundable, taken}), 'PX', ttl)
+  call('SET', key, cmsgpack.pack({id, now, cost, refundable, taken}), 'PX', ttl)
 end

@@ -3,6 +3,11 @@
 -- A slot counts in full until its last millisecond has left the window: never too little, too long by less than a slot.
 
 do
+  -- A whole number in digits; `..` would round it to 14 of them.
+  local function digits(number)
+    return format('%.0f', number)
+  end
+
   local function fields(first, last)
     local names = {}
     for slot = first, last do
@@ -81,18 +86,17 @@ do
   algorithms.sliding_window_counter = {
     check = function(key, limit, window, slots, cost, now)
       local counter = current(key, window, slots, now)
-      memo[key] = counter
       local wait, excess = 0, counter.used + cost - limit
       if cost > limit then
         wait = NEVER
       elseif cost > 0 and excess > 0 then
         wait = wait_for(key, counter, excess, window, now)
       end
-      return wait, left(limit, window, counter, now)
+      local remaining, reset = left(limit, window, counter, now)
+      return wait, remaining, reset, counter
     end,
 
-    take = function(key, limit, window, slots, cost, now)
-      local counter = memo[key]
+    take = function(key, limit, window, slots, cost, now, _, counter)
       if cost > 0 then
         if counter.stale then
           call('DEL', key)

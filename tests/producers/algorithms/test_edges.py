@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penaltybox.contracts.policy import Limit
-from penaltybox.producers.algorithms import SlidingWindowCounter
+from penaltybox.producers.algorithms import SlidingWindow, SlidingWindowCounter
 from tests.producers.algorithms.lua_algorithms import Call
 
 if TYPE_CHECKING:
@@ -99,10 +99,41 @@ def test_fixed_window_has_the_double_peak(lua: LuaAlgorithms) -> None:
     assert [reply[0] for reply in lua.run(lua.key(), calls)] == [0] * 20
 
 
+def test_sums_of_a_log_start_again(lua: LuaAlgorithms) -> None:
+    """Costs that together pass what a number holds exactly, many times over: it decides as the log in memory does."""
+    limit = Limit(name="x", limit=2**51, window_ms=2)
+    costs = [2**50 - 1, 2**50, 2**49 + 1, 1]
+    reference, calls, wanted = SlidingWindow(limit.limit, limit.window_ms), [], []
+    for number in range(80):
+        cost, now = costs[number % 4], NOON + number
+        calls.append(Call("decide", limit, cost, now, f"id{number}"))
+        wanted.append((reference.wait_ms("k", cost, now), reference.remaining("k", now)))
+        if wanted[-1][0] == 0:
+            reference.take("k", cost, now)
+    assert [tuple(reply[:2]) for reply in lua.run(lua.key(), calls)] == wanted
+
+
+@pytest.mark.parametrize("costs", [[1], [1, 7, 2]])
+def test_many_entries_leave_at_once(lua: LuaAlgorithms, costs: list[int]) -> None:
+    """After every pause between requests, whatever share of a long log has left the window, the count is exact."""
+    limit = Limit(name="x", limit=10_000, window_ms=1_000)
+    reference = SlidingWindow(limit.limit, limit.window_ms)
+    now, calls, wanted = NOON, [], []
+    for burst, pause in enumerate([0, 999, 1, 500, 37, 963, 1, 700]):
+        now += pause
+        for number in range(300):
+            now += number % 2
+            cost = costs[number % len(costs)]
+            calls.append(Call("decide", limit, cost, now, f"{burst}-{number}"))
+            wanted.append((reference.wait_ms("k", cost, now), reference.remaining("k", now)))
+            reference.take("k", cost, now)
+    assert [tuple(reply[:2]) for reply in lua.run(lua.key(), calls)] == wanted
+
+
 def test_request_above_the_limit_leaves_no_entry(lua: LuaAlgorithms) -> None:
     """Request N + 1 is refused, and Redis holds exactly N entries."""
     limit = Limit(name="x", limit=25, window_ms=60_000)
     key = lua.key()
     waits = [reply[0] for reply in lua.run(key, [Call("decide", limit, 1, NOON, f"id{n}") for n in range(26)])]
     assert waits == [0] * 25 + [60_000]
-    assert lua.client.zcard(key) == 25
+    assert lua.client.llen(key) == 25
