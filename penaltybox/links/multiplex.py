@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_WAITING: Final = 20_000
 _SILENCE_S: Final = 2.0
+_TICK_S: Final = 0.001
+"""Calls that run out of time within a millisecond are told together."""
 _REDIRECTS: Final = {"MOVED": MovedError, "ASK": AskError}
 
 
@@ -48,20 +50,24 @@ def _silence() -> ConnectionError:
 class _Call:
     """A caller that waits for `wanted` replies."""
 
-    __slots__ = ("future", "replies", "timer", "wanted")
+    __slots__ = ("end_s", "future", "replies", "wanted")
 
-    def __init__(self, future: asyncio.Future[list[Any]], wanted: int) -> None:
+    def __init__(self, future: asyncio.Future[list[Any]], wanted: int, end_s: float) -> None:
         self.future = future
         self.wanted = wanted
+        self.end_s = end_s
         self.replies: list[Any] = []
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class _Channel(asyncio.Protocol):
-    """An open connection: writes calls, hands out replies. It belongs to one event loop."""
+    """An open connection: writes calls, hands out replies. It belongs to one event loop.
+
+    There is one timer for all calls that wait, not one for each: it is set for the earliest end that it knew of, and a
+    call that was answered meanwhile costs nothing.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Any) -> None:
-        self._loop = loop
+        self.loop = loop
         self._connection = connection  # held, because redis-py closes the socket of a connection that nobody holds
         self._transport = connection._writer.transport  # noqa: SLF001 - there is no public way to it
         self._transport.set_protocol(self)
@@ -69,23 +75,26 @@ class _Channel(asyncio.Protocol):
         self._waiting: deque[_Call] = deque()
         self._held: list[bytes] | None = None
         self._heard_at = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self.open = True
 
     def call(self, packed: bytes, wanted: int, deadline_s: float) -> asyncio.Future[list[Any]]:
         """Send commands; the future has their replies, `TimeoutError`, or `ConnectionError`."""
-        loop = self._loop
+        loop = self.loop
         future: asyncio.Future[list[Any]] = loop.create_future()
         if len(self._waiting) >= _MAX_WAITING:
             future.set_exception(ConnectionError(f"{_MAX_WAITING:,} calls are waiting already"))
             return future
-        call = _Call(future, wanted)
+        now_s = loop.time()
+        end_s = now_s + deadline_s
         if not self._waiting:
-            self._heard_at = loop.time()
-        elif loop.time() - self._heard_at > _SILENCE_S:  # those who wait may have no patience left to notice it
+            self._heard_at = now_s
+        elif now_s - self._heard_at > _SILENCE_S:  # those who wait may have no patience left to notice it
             self.give_up(_silence())
             future.set_exception(_silence())
             return future
-        self._waiting.append(call)
+        self._waiting.append(_Call(future, wanted, end_s))
         if self._held is None:
             # The first call of a turn of the loop leaves at once, those that join it leave together.
             self._transport.write(packed)
@@ -93,23 +102,41 @@ class _Channel(asyncio.Protocol):
             loop.call_soon(self._let_go)
         else:
             self._held.append(packed)
-        call.timer = loop.call_later(deadline_s, self._expire, call)
+        if self._timer is None or end_s < self._timer_s:
+            self._set_timer(end_s)
         return future
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = self.loop.call_at(at_s, self._expire)
 
     def _let_go(self) -> None:
         held, self._held = self._held, None
         if held and self.open:
             self._transport.write(b"".join(held))
 
-    def _expire(self, call: _Call) -> None:
-        if not call.future.done():
-            call.future.set_exception(TimeoutError())
-        if self._loop.time() - self._heard_at > _SILENCE_S:
+    def _expire(self) -> None:
+        """Tell those who have run out of time; the timer goes on with whoever would be next, if anybody waits."""
+        self._timer = None
+        now_s = self.loop.time()
+        overdue, ends = False, []
+        for call in self._waiting:
+            if call.end_s > now_s:
+                ends.append(call.end_s)
+                continue
+            overdue = True
+            if not call.future.done():
+                call.future.set_exception(TimeoutError())
+        if overdue and now_s - self._heard_at > _SILENCE_S:
             self.give_up(_silence())
+        elif ends:
+            self._set_timer(max(min(ends), now_s + _TICK_S))
 
     def data_received(self, data: bytes) -> None:
         """Whoever waits longest gets the next reply."""
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         reader, waiting = self._reader, self._waiting
         reader.feed(data)
         while True:
@@ -127,8 +154,6 @@ class _Channel(asyncio.Protocol):
             call.replies.append(reply)
             if len(call.replies) >= call.wanted:
                 waiting.popleft()
-                if call.timer is not None:
-                    call.timer.cancel()
                 if not call.future.done():
                     call.future.set_result(call.replies)
 
@@ -140,9 +165,10 @@ class _Channel(asyncio.Protocol):
         """Close; no call is made over this channel any more."""
         self.open = False
         waiting, self._waiting = self._waiting, deque()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for call in waiting:
-            if call.timer is not None:
-                call.timer.cancel()
             if not call.future.done():
                 call.future.set_exception(error)
         self._transport.abort()
@@ -169,12 +195,20 @@ class MultiplexLink:
         sentinels = len(pool.sentinel_manager.sentinels) if isinstance(pool, SentinelConnectionPool) else 0
         self._open_s = 2 * deadline_s * (1 + sentinels)
         self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channel] = WeakKeyDictionary()
+        self._last: _Channel | None = None
         self._opened = Shared(self._open)
 
     async def ask(self, command: Command, deadline_s: float) -> Any:
         """The reply to one command; NOSCRIPT, MOVED and ASK are returned, other failures raised as `exchange` does."""
         packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-        (reply,) = await self._call(packed, 1, deadline_s)
+        channel = self._last
+        if channel is not None and channel.open and channel.loop is asyncio.get_running_loop():
+            try:
+                (reply,) = await channel.call(packed, 1, deadline_s)
+            except (OSError, TimeoutError) as error:
+                raise explained(error, self.where, deadline_s) from error
+        else:
+            (reply,) = await self._call(packed, 1, deadline_s)
         if isinstance(reply, ResponseError):
             self._check(reply, deadline_s)
         return reply
@@ -212,6 +246,7 @@ class MultiplexLink:
                 async with asyncio.timeout(deadline_s):  # it comes all the same, for those who wait longer
                     channel = await self._opened()
                 deadline_s = end - loop.time()
+            self._last = channel
             return await channel.call(packed, wanted, deadline_s)
         except (RedisError, OSError, TimeoutError) as error:
             raise explained(error, self.where, deadline_s) from error

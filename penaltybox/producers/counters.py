@@ -118,17 +118,19 @@ class ServerCounters:
             keys.append(self._keyspace.refund(request.idempotency_key))
             record_life = min(question.longest_ms, RECORD_LIFE_MS)
         call: Command = (
-            len(keys), *keys, *question.packed, request.cost, request.id, record_life, self._now(),
-            *question.marks(stems),
+            "EVALSHA", question.script.sha, len(keys), *keys,
+            *question.packed, request.cost, request.id, record_life, self._now(), *question.marks(stems),
         )  # fmt: skip
-        reply = await self._run(question.script, call, deadline_s)
+        reply = await self._link.ask(call, deadline_s)
+        if isinstance(reply, NoScriptError):
+            reply = await self._run_again(question.script, call, deadline_s)
         kind, now_ms, established = reply[0], reply[1], reply[2]
         trust = None if established < 0 else established == 1
         if kind == _BLOCKED:
             return Answer(now_ms, trust, blocks=present(reply[3:]))
         if kind == _CHALLENGED:
             return Answer(now_ms, trust, challenges=present(reply[3:]))
-        return Answer(now_ms, trust, states=question.states(reply[3:]))
+        return Answer(now_ms, trust, states=question.states(reply, 3))
 
     async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
         """See `Counters.give_back`; two round trips, the second in one step with spending the record."""
@@ -139,8 +141,10 @@ class ServerCounters:
             counters = counters_of(record)
             if not counters:
                 return False
-            call: Command = (1 + len(counters), key, *counters, record, "", 1, self._now())
-            reply = await self._run(refund, call, deadline_s)
+            call: Command = ("EVALSHA", refund.sha, 1 + len(counters), key, *counters, record, "", 1, self._now())
+            reply = await self._link.ask(call, deadline_s)
+            if isinstance(reply, NoScriptError):
+                reply = await self._run_again(refund, call, deadline_s)
             if reply != _CHANGED:
                 return bool(reply == 1)
         return False
@@ -148,17 +152,13 @@ class ServerCounters:
     def _now(self) -> str | int:
         return "" if self.test_now_ms is None else self.test_now_ms
 
-    async def _run(self, run: Script, call: Command, deadline_s: float) -> Any:
-        """EVALSHA; only NOSCRIPT is retried: nothing was executed then. After another failure it may have counted."""
-        command = ("EVALSHA", run.sha, *call)
-        reply = await self._link.ask(command, deadline_s)
-        if not isinstance(reply, NoScriptError):
-            return reply
+    async def _run_again(self, run: Script, call: Command, deadline_s: float) -> Any:
+        """Only NOSCRIPT is retried: nothing was executed then. After another failure it may have counted."""
         try:
             async with asyncio.timeout(deadline_s):
                 for _ in range(_ATTEMPTS):
                     await run.load(self._link)
-                    reply = await self._link.ask(command, deadline_s)
+                    reply = await self._link.ask(call, deadline_s)
                     if not isinstance(reply, NoScriptError):
                         return reply
         except TimeoutError as error:

@@ -213,7 +213,8 @@ class ClusterCounters:
         life, refundable = (RECORD_LIFE_MS, 1) if request.idempotency_key else (HOLD_MS, 0)
         return (
             1 + len(group.counters), record, *group.counters,
-            bytes([exempt]) + b"".join(packed), "<B" + LIMIT_FORM * len(packed), request.cost, request.id, life, refundable, self._now(),
+            bytes([exempt]) + b"".join(packed), "<B" + LIMIT_FORM * len(packed),
+            request.cost, request.id, life, refundable, self._now(),
             f"{group.stem}:block", f"{group.stem}:challenge", *extras,
         )  # fmt: skip
 
@@ -241,7 +242,7 @@ class ClusterCounters:
             found = reply[_HEAD + len(group.extras) :]
             for i, at in enumerate(group.limits):
                 numbers[4 * at : 4 * at + 4] = found[4 * i : 4 * i + 4]
-        states = question.states(numbers)
+        states = question.states(numbers, 0)
         if any(state.wait_ms and not state.dry_run for state in states):
             back = {at for group in taken for at in group.limits}
             states = [

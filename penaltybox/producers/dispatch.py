@@ -132,7 +132,7 @@ class Dispatch:
         return (self._lanes.held if self._lanes is not None else 0) + len(self._to_store) + self._storing
 
     def take(self, records: Iterable[Any]) -> None:
-        """Takes records of any kind; those that are none are counted."""
+        """Takes records of any kind; those that are none are counted. They leave when `go` says so."""
         sealed = []
         for record in records:
             try:
@@ -140,9 +140,14 @@ class Dispatch:
             except Exception as error:  # noqa: BLE001 - a program offers what it likes; nothing of it may stop the others
                 self.refused(1, error)
         if self._lanes is not None:
-            self._lanes.put(sealed)
+            self._lanes.hold(sealed)
         else:
             self.unsent(sealed)
+
+    def go(self) -> None:
+        """Sends what was taken."""
+        if self._lanes is not None:
+            self._lanes.go()
 
     async def finish(self) -> None:
         """Lets go: what is not confirmed is spilled or dropped, and the files are closed for others to adopt."""

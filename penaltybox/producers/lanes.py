@@ -80,8 +80,13 @@ class Lanes:
         """Records in the lanes."""
 
     def put(self, records: Iterable[Sealed]) -> None:
-        """Takes records; those that cannot wait here are given back as unsent at once."""
-        unsent, touched = [], set()
+        """`hold` and `go`."""
+        self.hold(records)
+        self.go()
+
+    def hold(self, records: Iterable[Sealed]) -> None:
+        """Takes records; those that cannot wait here are given back as unsent at once. They leave when `go` says so."""
+        unsent = []
         counts: dict[str, int] = {}
         for record in records:
             lane = self._lane(record, counts)
@@ -90,12 +95,14 @@ class Lanes:
                 continue
             lane.pending.append(record)
             self.held += 1
-            touched.add(lane)
-        for lane in touched:
-            if lane.task is None:
-                self._launch(lane)
         if unsent:
             self._ledger.unsent(unsent)
+
+    def go(self) -> None:
+        """Sends what is held, but for lanes whose last batch is still under way: theirs leaves after it."""
+        for lane in self._lanes.values():
+            if lane.pending and lane.task is None:
+                self._launch(lane)
 
     def sweep(self) -> None:
         """To be called a few times a second: hands back what must be kept of lanes that have waited too long."""

@@ -25,6 +25,7 @@ _AUTHENTICATED: Final = ("api_key", "user")
 _MAX_QUESTIONS: Final = 4096
 _WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 _MAX_LEVEL: Final = 1 << 53
+_made: Final = tuple.__new__
 _HEAD: Final = Struct("<5Hd")
 _LIMIT: Final = Struct("<3d2B")
 HEAD_FORM: Final = "<HHHHHd"
@@ -131,6 +132,7 @@ class Question:
         self.limits = tuple(
             self._applied(policy, name, on, limit) for on in limited for limit in policy.limits[name][on]
         )
+        self._told = [(one.name, one.limit.window_ms, one.limit.answer, one.limit.dry_run) for one in self.limits]
         self.longest_ms = max((one.limit.window_ms for one in self.limits), default=0)
         self.algorithms = frozenset(one.limit.algorithm for one in self.limits)
         self.script: Script = script("decide", self.algorithms)
@@ -174,16 +176,13 @@ class Question:
             keys.append(f"{stems[at]}:pass")
         return keys
 
-    def states(self, numbers: Sequence[int]) -> list[LimitState]:
-        """The limits as the script told them: quota, wait, remaining and reset of each."""
-        found, at = [], 0
-        for name, limit, *_ in self.limits:
-            found.append(
-                LimitState(
-                    name, numbers[at], limit.window_ms, numbers[at + 2], numbers[at + 3],
-                    numbers[at + 1], limit.answer, limit.dry_run,
-                )
-            )  # fmt: skip
+    def states(self, numbers: Sequence[int], at: int) -> list[LimitState]:
+        """The limits as the script told them: from place `at` on quota, wait, remaining and reset of each."""
+        found = []
+        for name, window_ms, answer, dry_run in self._told:
+            # As NamedTuple does it, but for the call in between: it would take half of the time.
+            state = (name, numbers[at], window_ms, numbers[at + 2], numbers[at + 3], numbers[at + 1], answer, dry_run)
+            found.append(_made(LimitState, state))
             at += 4
         return found
 
