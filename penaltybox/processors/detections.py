@@ -73,20 +73,27 @@ def count_event(counter: Counter, event: int, t: int, weight: int, window_ms: in
     Only as many of the newest events are kept as are needed to reach `n`. Returns as `see_value` does.
     """
     times, ids, weights = counter.times, counter.ids, counter.weights
-    horizon = (times[-1] if times and times[-1] > t else t) - window_ms
+    latest = times[-1] if times else t - 1
+    horizon = (t if t > latest else latest) - window_ms  # noqa: FURB136 - a call to max would be felt here
     if t <= horizon or event in ids:
         return UNCHANGED
-    expired = bisect_right(times, horizon)
-    if expired:
+    if times and times[0] <= horizon:
+        expired = bisect_right(times, horizon)
         del times[:expired], ids[:expired], weights[:expired]
-    before = sum(weights) >= n
-    place = bisect_right(times, t)
-    while place and times[place - 1] == t and ids[place - 1] > event:
-        place -= 1
-    times.insert(place, t)
-    ids.insert(place, event)
-    weights.insert(place, weight)
     total = sum(weights)
+    before = total >= n
+    if t > latest:  # as most events are
+        times.append(t)
+        ids.append(event)
+        weights.append(weight)
+    else:
+        place = bisect_right(times, t)
+        while place and times[place - 1] == t and ids[place - 1] > event:
+            place -= 1
+        times.insert(place, t)
+        ids.insert(place, event)
+        weights.insert(place, weight)
+    total += weight
     spare = 0
     while total - weights[spare] >= n:
         total -= weights[spare]

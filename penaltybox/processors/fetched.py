@@ -25,8 +25,7 @@ class FetchedRecords(OrderedDict[Any, Any]):
         if type(result) is FetchResult and partition.topic in self._run_topics:
             parsed = result._partition_records  # noqa: SLF001 - no public way, tested
             parsed._consumer_record = bare_record  # noqa: SLF001 - as above
-            if parsed._isolation_level != READ_COMMITTED:  # noqa: SLF001 - as above
-                result.getall = partial(whole_batches, result)
+            result.getall = partial(whole_batches, result)
         super().__setitem__(partition, result)
 
 
@@ -55,7 +54,7 @@ def whole_batches(result: Any, max_records: int | None = None) -> list[Any]:
                 if not found:
                     raise CorruptRecordException(f"Invalid CRC - {result._topic_partition}")  # noqa: SLF001
                 break
-            if not batch.is_control_batch:
+            if not (_aborted(parsed, batch) or batch.is_control_batch):
                 records = list(batch)
                 if records and records[0].offset < first:  # a fetch may begin within a batch
                     records = [record for record in records if record.offset >= first]
@@ -65,3 +64,13 @@ def whole_batches(result: Any, max_records: int | None = None) -> list[Any]:
     finally:
         result._partition_records = None  # noqa: SLF001 - as above
     return found
+
+
+def _aborted(parsed: Any, batch: Any) -> bool:
+    """Whether a batch is of a transaction that was aborted, as far as that matters; in the order of batches."""
+    if parsed._isolation_level != READ_COMMITTED or batch.producer_id is None:  # noqa: SLF001 - no public way
+        return False
+    parsed._consume_aborted_up_to(batch.base_offset)  # noqa: SLF001 - as above
+    if batch.is_control_batch and parsed._contains_abort_marker(batch):  # noqa: SLF001 - as above
+        parsed._aborted_producers.discard(batch.producer_id)  # noqa: SLF001 - as above
+    return batch.is_transactional and batch.producer_id in parsed._aborted_producers  # noqa: SLF001 - as above

@@ -59,7 +59,7 @@ def decode_run(
     outcomes = run.topic == topics.outcomes
     judged = _outcomes(engine, records) if outcomes else _decisions(engine, records)
     letters: list[Message] = []
-    if any(type(one) is BadEvent for one in judged):
+    if BadEvent in set(map(type, judged)):
         where = run.topic, run.partition
         bad = [(record, one) for record, one in zip(records, judged, strict=True) if type(one) is BadEvent]
         letters = [dead_letter(topics, record, where, one, now_ms) for record, one in bad]
@@ -141,6 +141,8 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
             )
         ):
             plans = kind.rest
+            if not plans:
+                continue
         silent = plans is not kind.rest
         for plan in plans:
             if plan.place >= 0:

@@ -235,13 +235,15 @@ class _Counts:
         return self.decisions + self.outcomes + self.commands
 
     def note(self, entries: Sequence[Entry], *, counted: bool) -> None:
-        if any(type(entry[EVENT]) is ListChange for entry in entries):  # no record of the traffic
+        events: list[Any] = [entry[EVENT] for entry in entries]
+        kinds = set(map(type, events))
+        if ListChange in kinds:  # no record of the traffic
             entries = [entry for entry in entries if type(entry[EVENT]) is not ListChange]
             if not entries:
                 return
+            events = [entry[EVENT] for entry in entries]
+            kinds.discard(ListChange)
         self.begun_ms = self.begun_ms or entries[0][CLOCK]
-        events: list[Any] = [entry[EVENT] for entry in entries]
-        kinds = set(map(type, events))
         decided = events if kinds == {Decision} else [event for event in events if type(event) is Decision]
         decisions = len(decided)
         outcomes = sum(type(event) is Outcome for event in events) if Outcome in kinds else 0

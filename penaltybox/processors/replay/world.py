@@ -213,7 +213,8 @@ class World:
         watched, late, place, proofs = self._watched, self._late, self._place, self._proofs
         handling = Handling(_NEVER)
         event: Any
-        for at, (entry, kind) in enumerate(zip(entries, _kinds(engine, entries), strict=True), position):
+        places = range(position, position + len(entries))
+        for at, entry, kind in zip(places, entries, _kinds(engine, entries), strict=True):
             _, _, _, event, names, broker_ms = entry
             if broker_ms != handling.broker_ms or late:
                 handling = Handling(broker_ms, event.id in late)
@@ -229,6 +230,8 @@ class World:
             plans, quick = kind.plans, kind.quick
             if tie.quick is quick and t < tie.until:
                 plans = kind.rest  # of the others it is proved that they change nothing
+                if not plans:
+                    continue
             states = tie.states
             for plan in plans:
                 if plan.place >= 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.merge import Placed
     from penaltybox.processors.replay.records import Entry, Window
 
+_rank = itemgetter(1)
 POLL_MS: Final = 500
 FETCH_WAIT_MS: Final = 25
 """The embedded broker holds a fetch for as long as it may, even when it has records."""
@@ -253,7 +255,7 @@ class TopicSource:
         if not placed:
             return []
         first_outcome, by_hand = self._first_outcome, len(self.places)
-        if max(one[1] for one in placed) < first_outcome:
+        if max(map(_rank, placed)) < first_outcome:
             return self._decisions(placed)
         decisions = [one for one in placed if one[1] < first_outcome]
         entries = self._decisions(decisions) if decisions else []
@@ -267,7 +269,7 @@ class TopicSource:
         clocks, ranks, offsets, records = zip(*placed, strict=True)
         values, stamps = [record.value for record in records], [record.timestamp for record in records]
         judged = decode_decisions(values, stamps, self._canonicaliser)
-        if any(type(one) is BadEvent for one in judged):
+        if BadEvent in set(map(type, judged)):
             for one, rank, offset in zip(judged, ranks, offsets, strict=True):
                 if type(one) is BadEvent:
                     self._refuse(one, rank, offset)
