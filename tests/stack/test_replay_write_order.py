@@ -4,7 +4,8 @@ Nobody fixes their order there; the versions of the writes tell it afterwards. T
 each subject's events in that order, has to come to the penalties and the state that are there. One decision concerns
 several subjects, each with an order of its own, and those can contradict each other: so each subject is replayed alone.
 
-`PENALTYBOX_TEST_DECISIONS` is the number of decisions (default 6,000); on Apache Kafka it is 100,000 whatever is asked.
+`PENALTYBOX_TEST_DECISIONS` is the number of decisions (default 6,000); without a switch it is 100,000 on Apache Kafka,
+whatever is asked.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.processors.replay.traffic import Recorder
 from tests.stack.arena import Arena, counted_by_engine
 from tests.stack.households import decisions
 from tests.stack.journal import contested, write_order
-from tests.stack.test_replay_agrees import OTHER, briefly, live_penalties, size_of
+from tests.stack.test_replay_agrees import NUMBER, OTHER, briefly, live_penalties, size_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -144,13 +145,13 @@ async def test_a_replay_over_the_write_order(
 
 
 async def test_a_policy_switched_between_writes(
-    broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path, tell: Any, request: pytest.FixtureRequest
+    broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path, tell: Any
 ) -> None:
     """Two racing workers switch to another policy, each at its own time; every write agrees under the policy it had."""
     async with Arena(broker, redis_server, fresh_prefix, tmp_path) as arena:
         for _ in range(2):
             await arena.start_worker(journal=True)
-        placed = decisions(size_of(request), now_ms())
+        placed = decisions(NUMBER, now_ms())
         half = len(placed) // 2
         await arena.publish(placed[:half], spread=True)
         other = parse_policy(OTHER)
