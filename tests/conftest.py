@@ -49,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the stack tests against Apache Kafka (Maven and Java required; missing ones fail, they don't skip)",
     )
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="write the console's screenshots into docs/images, in tests/stack/test_console_pictures.py",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -72,24 +72,51 @@ def ban(
         return
     if challenge:
         raise ConfigurationError("--challenge: wanted a range; a subject is denied by hand, rules ask for challenges")
-    policy, at_ms = policy_now(policy_file, values), now_ms()
+    policy = policy_now(policy_file, values)
+    command = ban_command(values, policy, subject, level=level, end=end, actor=who, reason=why)
+    _tell(*asyncio.run(ban_subject(values, policy, command)), command, as_json=as_json)
+
+
+def ban_command(
+    values: Settings, policy: Policy, subject: str, *, level: str, end: int | None, actor: str, reason: str
+) -> Command:
+    """The command that denies a subject.
+
+    Args:
+        values: how subjects count.
+        policy: whose rungs there are.
+        subject: as a person types it; no range.
+        level: a rung; empty: the next one up that denies.
+        end: its own end (ms); None: the rung's.
+        actor: who.
+        reason: why.
+
+    Raises:
+        ConfigurationError: no such rung, or no subject.
+        BadEvent: no subject.
+    """
+    at_ms = now_ms()
     if level and level not in (rungs := [rung.name for rung in policy.ladder.rungs]):
         raise ConfigurationError(f"--level: got {level!r}, wanted a rung of the policy: {', '.join(rungs)}")
-    command = Command(
+    return Command(
         id=ulid(at_ms),
         ts=at_ms,
         verb="ban",
         subject=typed_subject(subject_text(subject), values),
-        actor=who,
-        reason=why,
+        actor=actor,
+        reason=reason,
         level=level,
         for_ms=None if end is None else end - at_ms,
     )
-    _tell(*asyncio.run(_ban(values, policy, command)), command, as_json=as_json)
 
 
-async def _ban(values: Settings, policy: Policy, command: Command) -> tuple[list[Penalty], bool]:
-    """The steps, and whether the subject is on the allowlist, so that nothing is denied."""
+async def ban_subject(values: Settings, policy: Policy, command: Command) -> tuple[list[Penalty], bool]:
+    """The steps, and whether the subject is on the allowlist, so that nothing is denied.
+
+    Raises:
+        StoreUnavailable: Redis is away, or has never seen a worker.
+        GenerationMismatch: it was wiped or swapped.
+    """
     from penaltybox.processors import hand
 
     async with at_store(values) as store:
@@ -108,13 +135,20 @@ def _tell(written: list[Penalty], listed: bool, command: Command, *, as_json: bo
             }
         )
         return
+    for sentence in sentences(written, listed, command):
+        out.print(sentence, markup=False)
+
+
+def sentences(written: list[Penalty], listed: bool, command: Command) -> list[str]:
+    """What a ban did, for people."""
+    said = []
     for penalty in written:
         end = "permanently" if penalty.until is None else f"until {instant(penalty.until)}"
         what = f"is denied {end}" if penalty.action == "deny" else f"has a {penalty.action} {end}"
-        out.print(f"{command.subject} {what}, rung {penalty.to}, by {command.actor}: {command.reason}.", markup=False)
+        said.append(f"{command.subject} {what}, rung {penalty.to}, by {command.actor}: {command.reason}.")
     if listed:
-        out.print(
+        said.append(
             "It is on the allowlist, which wins: nothing is denied until the listing ends "
-            f"(penaltybox allow check {command.subject}).",
-            markup=False,
+            f"(penaltybox allow check {command.subject})."
         )
+    return said

@@ -34,6 +34,7 @@ from penaltybox.cli import (
     unban,
 )
 from penaltybox.cli.console import AsJson, out, print_json
+from penaltybox.cli.console_page import command as console_page
 
 app = typer.Typer(
     name="penaltybox",
@@ -59,6 +60,7 @@ app.add_typer(policy.app, name="policy", rich_help_panel=_RULES)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
+app.command("console", rich_help_panel=_RUN)(console_page.console)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.command("restore", rich_help_panel=_RUN)(restore.restore)
 app.add_typer(blocks.app, name="blocks", rich_help_panel=_LOOK)

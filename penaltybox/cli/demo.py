@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from penaltybox.cli.console_page.beside import Beside
     from penaltybox.cli.demo_play import Score
     from penaltybox.cli.demo_report import Facts
     from penaltybox.cli.fleet import Fleet
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penaltybox.embedded.stack import EmbeddedStack
     from penaltybox.producers.campaign import Campaign
 
+_MATURES: Final = "1m"
+"""The demo's console cannot wait a day for payments either."""
 _REFRESH_S: Final = 0.25
 _STEPS_S: Final = 5.0
 _BURST: Final = 40_000
@@ -40,7 +43,9 @@ _LOG_REQUESTS: Final = 10_000
 
 def demo(
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running, with the console to watch it, until Ctrl-C.")
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, max=8, help="Processes of the role penalties.")] = 1,
     seed: Annotated[int, typer.Option(help="Another seed, another campaign.")] = 1,
     labelled: Annotated[
@@ -69,6 +74,7 @@ def demo(
 async def _demo(
     values: Settings, data_dir: Path | None, *, keep: bool, workers: int, seed: int, labelled: float, as_json: bool
 ) -> None:
+    from penaltybox.cli.console_page.beside import Beside
     from penaltybox.cli.fleet import Fleet
     from penaltybox.embedded.stack import EmbeddedStack
 
@@ -81,13 +87,19 @@ async def _demo(
         await create_topics(here)
         await asyncio.to_thread(create_tables, here)
         fleet = Fleet(here, ["penalties"] * workers + ["analytics"], stack.data_dir / "logs")
+        console = Beside(here, stack.data_dir / "logs", _MATURES) if keep else None
+        if console is not None:
+            fleet.processes["console"] = console.process
         try:
             await fleet.start()
             addresses = f"{stack.kafka}, {stack.redis_url}, {stack.clickhouse_url}"
             say.print(f"Up after {time.monotonic() - began:.1f} s: {addresses}", soft_wrap=True)
+            if console is not None:
+                await console.ready()
+                say.print(f"Watch it: {console.address}", markup=False, soft_wrap=True)
             await _play(here, stack, fleet, seed=seed, labelled=labelled, burst=0 if keep else _BURST, as_json=as_json)
             say.print(f"The demo took {time.monotonic() - began:.0f} s.")
-            _say_whats_next(stack, keep=keep, to=say)
+            _say_whats_next(stack, console, to=say)
             if keep:
                 await _until_told(stack, fleet)
         finally:
@@ -182,7 +194,7 @@ def _board(score: Score) -> Table:
     return grid
 
 
-def _say_whats_next(stack: EmbeddedStack, *, keep: bool, to: Console) -> None:
+def _say_whats_next(stack: EmbeddedStack, console: Beside | None, *, to: Console) -> None:
     to.print(
         "\nEmbedded here: the broker (in memory, one node), Valkey, and ClickHouse's engine\n"
         "in a process. Limiter, workers and queries are the real ones. For your servers:\n"
@@ -192,12 +204,14 @@ def _say_whats_next(stack: EmbeddedStack, *, keep: bool, to: Console) -> None:
         "  penaltybox doctor; penaltybox setup\n"
         "  penaltybox run penalties & penaltybox run analytics"
     )
-    if keep:
+    if console is not None:
         to.print()
         show_addresses(stack)
-        to.print("  penaltybox explain device:farm-phone\nCtrl-C ends all of it.")
+        to.print("  penaltybox explain device:farm-phone")
+        to.print(f"In a browser: {console.address}", markup=False, soft_wrap=True)
+        to.print("Ctrl-C ends all of it.")
     else:
-        to.print("With --keep everything stays up to be looked at.")
+        to.print("With --keep everything stays up to be looked at, in a browser too.")
 
 
 async def _until_told(stack: EmbeddedStack, fleet: Fleet) -> None:

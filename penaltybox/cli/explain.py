@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -16,7 +16,10 @@ from penaltybox.contracts.listing import subject_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penaltybox.cli.timeline import Past
+    from penaltybox.cli.explanation import Explanation
+    from penaltybox.cli.timeline import Past, Timeline
+    from penaltybox.cli.ways_out import WayOut
+    from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.engine import Engine
@@ -68,27 +71,86 @@ def explain(
         penaltybox explain ip:203.0.113.7 --since -2h
     """
     from penaltybox.cli.explain_view import show
-    from penaltybox.cli.explanation import banned_by, explain_state
-    from penaltybox.cli.timeline import bounded
-    from penaltybox.cli.ways_out import ways_out
     from penaltybox.processors.replay.times import parse_time
 
     values, at_ms = settings(), now_ms()
     name = typed_subject(subject_text(subject), values)
     since_ms = parse_time(since, "--since", at_ms) if since else None
     policy = policy_now(policy_file, values)
-    state, engine, banned = asyncio.run(_read(values, policy, name))
-    explanation = explain_state(state, name, policy, at_ms, engine.allowlist)
-    explanation.banned_ranges = banned_by(banned, name, at_ms)
-    ways = ways_out(explanation, policy)
-    given = policy_file is not None
-    history, past, missing = _history(values, engine, name, state, since_ms, at_ms, only=given)
-    timeline = bounded(past.timeline, limit) if past else None
+    only = policy_file is not None
+    told = asyncio.run(explained(values, policy, name, since_ms=since_ms, limit=limit, at_ms=at_ms, only=only))
     if as_json:
-        told = {"now": explanation, "ways_out": ways, "timeline": timeline}
-        print_json(told | {"history": history, "history_missing": missing})
+        print_json(told.document())
         return
-    show(explanation, ways, timeline, past.earlier if past else [], missing)
+    show(told.now, told.ways_out, told.timeline, told.earlier, told.history_missing)
+
+
+class Explained(NamedTuple):
+    """Everything that is told of a subject.
+
+    Attributes:
+        now: what is in force and remembered.
+        ways_out: what ends or lifts it.
+        timeline: what became of its recorded events, bounded; None without ClickHouse.
+        history: its last penalties, newest first.
+        history_missing: why there is none.
+        earlier: penalties before the timeline, newest first.
+    """
+
+    now: Explanation
+    ways_out: list[WayOut]
+    timeline: Timeline | None
+    history: list[dict[str, Any]]
+    history_missing: str
+    earlier: list[Penalty]
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {name: value for name, value in self._asdict().items() if name != "earlier"}
+
+
+async def explained(
+    values: Settings,
+    policy: Policy,
+    subject: str,
+    *,
+    since_ms: int | None,
+    limit: int,
+    at_ms: int,
+    only: bool = False,
+) -> Explained:
+    """What is told of a subject: its state from Redis, its past from ClickHouse, if that answers.
+
+    Args:
+        values: where the servers are.
+        policy: in force.
+        subject: canonical.
+        since_ms: where the timeline begins; None: one window before the last step of a rule.
+        limit: moments from either end of the timeline.
+        at_ms: wall clock.
+        only: tell its whole past under `policy`, not under what was in force then.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    from penaltybox.cli.explanation import banned_by, explain_state
+    from penaltybox.cli.timeline import bounded
+    from penaltybox.cli.ways_out import ways_out
+
+    state, engine, banned = await _read(values, policy, subject)
+    explanation = explain_state(state, subject, policy, at_ms, engine.allowlist)
+    explanation.banned_ranges = banned_by(banned, subject, at_ms)
+    history, past, missing = await asyncio.to_thread(
+        _history, values, engine, subject, state, since_ms, at_ms, only=only
+    )
+    return Explained(
+        explanation,
+        ways_out(explanation, policy),
+        bounded(past.timeline, limit) if past else None,
+        history,
+        missing,
+        past.earlier if past else [],
+    )
 
 
 async def _read(

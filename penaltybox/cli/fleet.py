@@ -108,13 +108,23 @@ class GroupLag:
         Raises:
             StoreUnavailable: the broker does not answer.
         """
+        ends, committed = await self.offsets()
+        return ends - (committed or 0)
+
+    async def offsets(self) -> tuple[int, int | None]:
+        """Sums over the partitions: where they end, how far the group has come; None when it never committed.
+
+        Raises:
+            StoreUnavailable: the broker does not answer.
+        """
         partitions = self._partitions
         try:
             ends = await end_offsets(self._looker, partitions)
-            committed = [await self._consumer.committed(partition) for partition in partitions]
+            committed = await asyncio.gather(*(self._consumer.committed(partition) for partition in partitions))
         except KafkaError as error:
             raise StoreUnavailable(f"Kafka does not tell the group's offsets: {error}") from error
-        return sum(ends[partition] - (offset or 0) for partition, offset in zip(partitions, committed, strict=True))
+        known = [offset for offset in committed if offset is not None]
+        return sum(ends[partition] for partition in partitions), sum(known) if known else None
 
 
 @asynccontextmanager

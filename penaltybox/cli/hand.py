@@ -92,10 +92,15 @@ def policy_now(path: Path | None, values: Settings) -> Policy:
     """The policy that ``--policy`` names; else the one in force, which Redis has; else the settings' file."""
     if path is not None:
         return policy_of(path, values)
-    return asyncio.run(_in_force(values)) or policy_of(None, values)
+    return asyncio.run(policy_in_force(values))
 
 
-async def _in_force(values: Settings) -> Policy | None:
+async def policy_in_force(values: Settings) -> Policy:
+    """The policy in force, which Redis has; else the settings' file.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.links.policies import read_in_force
 
@@ -104,7 +109,7 @@ async def _in_force(values: Settings) -> Policy | None:
         found = await read_in_force(link, values.redis_prefix)
     finally:
         await link.close()
-    return found.policy if found is not None else None
+    return found.policy if found is not None else await asyncio.to_thread(policy_of, None, values)
 
 
 @asynccontextmanager

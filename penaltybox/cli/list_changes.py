@@ -37,17 +37,7 @@ def ban_range(
     as_json: bool,
 ) -> None:
     """Bans a range of addresses until a time (ms; None for good), and says so."""
-    value = Banned(action, until, reason, actor)
-    told = msgspec.json.encode(value).decode()
-
-    async def change() -> None:
-        async with opened(values) as (link, untold):
-            lists = _lists(values, link)
-            record = control("cidr", f"cidr:{where}", told, actor=actor, reason=reason)
-            await untold.commit([lists.ban({where: value})], [record], say=LISTS_CHANGED)
-            await tell(values, untold)
-
-    asyncio.run(change())
+    asyncio.run(put_ban(values, where, Banned(action, until, reason, actor)))
     if as_json:
         print_json({"range": where, "action": action, "until": until, "actor": actor, "reason": reason})
         return
@@ -58,20 +48,38 @@ def ban_range(
         out.print("Addresses are hashed here: only limiters that see the address itself apply it.")
 
 
+async def put_ban(values: Settings, where: str, value: Banned) -> None:
+    """Bans a range of addresses: in force at once, recorded.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    told = msgspec.json.encode(value).decode()
+    async with opened(values) as (link, untold):
+        record = control("cidr", f"cidr:{where}", told, actor=value.actor, reason=value.reason)
+        await untold.commit([_lists(values, link).ban({where: value})], [record], say=LISTS_CHANGED)
+        await tell(values, untold)
+
+
+async def end_ban(values: Settings, where: str, actor: str, reason: str) -> bool:
+    """Ends the ban of a range; whether it was banned.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    async with opened(values) as (link, untold):
+        lists = _lists(values, link)
+        if where not in await lists.banned():
+            return False
+        record = control("cidr", f"cidr:{where}", actor=actor, reason=reason)
+        await untold.commit([lists.unban([where])], [record], say=LISTS_CHANGED)
+        await tell(values, untold)
+        return True
+
+
 def unban_range(values: Settings, where: str, actor: str, reason: str, *, as_json: bool) -> None:
     """Ends the ban of a range, and says so."""
-
-    async def change() -> bool:
-        async with opened(values) as (link, untold):
-            lists = _lists(values, link)
-            if where not in await lists.banned():
-                return False
-            record = control("cidr", f"cidr:{where}", actor=actor, reason=reason)
-            await untold.commit([lists.unban([where])], [record], say=LISTS_CHANGED)
-            await tell(values, untold)
-            return True
-
-    found = asyncio.run(change())
+    found = asyncio.run(end_ban(values, where, actor, reason))
     if as_json:
         print_json({"range": where, "was_banned": found})
     elif found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,10 @@ from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.listing import banned_range, subject_text
 from penaltybox.contracts.subjects import Canonicaliser
+
+if TYPE_CHECKING:
+    from penaltybox.contracts.events import Penalty
+    from penaltybox.contracts.settings import Settings
 
 
 def unban(
@@ -38,7 +42,7 @@ def unban(
 
         penaltybox unban device:a1b2c3d4 --reason "support ticket 4711" --grace 1h
     """
-    values, at_ms = settings(), now_ms()
+    values = settings()
     where = banned_range(subject, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions), force=True)
     if where is not None:
         if grace or keep_level:
@@ -47,23 +51,46 @@ def unban(
             )
         unban_range(values, where, actor_given(actor), reason_given(reason), as_json=as_json)
         return
-    command = Command(
-        id=ulid(at_ms),
-        ts=at_ms,
-        verb="unban",
-        subject=typed_subject(subject_text(subject), values),
-        actor=actor_given(actor),
-        reason=reason_given(reason),
-        keep_level=keep_level,
-        grace_ms=parse_duration(grace, "--grace") if grace else 0,
+    command = unban_command(
+        values, subject, actor=actor_given(actor), reason=reason_given(reason), grace=grace, keep_level=keep_level
     )
     written = asyncio.run(execute(values, policy_now(policy_file, values), command))
     if as_json:
         print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
         return
-    rung = "starts anew" if not keep_level else "keeps its rung as a prior"
-    out.print(f"{command.subject} is free now, by {command.actor}: {reason}. It {rung}.", markup=False)
-    if not any("lifts" in penalty.evidence for penalty in written):
+    out.print(sentence(command), markup=False)
+    if not lifted(written):
         out.print(
             "Nothing was in force against it. Is the subject the one you meant? penaltybox blocks lists them all."
         )
+
+
+def unban_command(values: Settings, subject: str, *, actor: str, reason: str, grace: str, keep_level: bool) -> Command:
+    """The command that lifts what is in force against a subject, as a person types it; `grace` is a duration or empty.
+
+    Raises:
+        ConfigurationError: no subject, or no duration.
+        BadEvent: no subject.
+    """
+    at_ms = now_ms()
+    return Command(
+        id=ulid(at_ms),
+        ts=at_ms,
+        verb="unban",
+        subject=typed_subject(subject_text(subject), values),
+        actor=actor,
+        reason=reason,
+        keep_level=keep_level,
+        grace_ms=parse_duration(grace, "--grace") if grace else 0,
+    )
+
+
+def sentence(command: Command) -> str:
+    """What an unban did, for people."""
+    rung = "keeps its rung as a prior" if command.keep_level else "starts anew"
+    return f"{command.subject} is free now, by {command.actor}: {command.reason}. It {rung}."
+
+
+def lifted(written: list[Penalty]) -> bool:
+    """Whether anything was in force."""
+    return any("lifts" in penalty.evidence for penalty in written)

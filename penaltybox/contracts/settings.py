@@ -19,7 +19,7 @@ PREFIX: Final = "PENALTYBOX_"
 _SECRETS: Final = frozenset(
     (
         *("kafka_password", "redis_password", "redis_sentinel_password", "clickhouse_password"),
-        *("hash_key", "serve_secret", "alert_webhook_secret"),
+        *("hash_key", "serve_secret", "console_token", "alert_webhook_secret"),
         "alert_webhook_url",  # chat services put the key into the path
     )
 )
@@ -27,7 +27,7 @@ _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{0,64}$")]
-_LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies", "alert_rungs", "alert_rules"})
+_LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies", "alert_rungs", "alert_rules", "console_names"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve_processes: Annotated[int, Meta(ge=1, le=256)] = 1
     serve_secret: str = ""
     serve_without_secret: bool = False
+
+    console_host: str = "127.0.0.1"
+    console_port: Annotated[int, Meta(ge=0, le=65_535)] = 8119
+    console_token: Annotated[str, Meta(pattern=r"^([\x21-\x7e]{16,256})?$")] = ""
+    console_names: tuple[str, ...] = ()
 
     publisher_buffer: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
     publisher_stop_s: Positive = 5

@@ -122,6 +122,14 @@ class Blocklist:
 
         One round trip; this is what an enforcer does, plus the TTLs.
         """
+        return [next(iter(found), None) for found in await self.all_of(subjects)]
+
+    async def all_of(self, subjects: Sequence[str]) -> list[list[Block]]:
+        """Everything that is in force against each subject, in order; severity first. One round trip.
+
+        Raises:
+            StoreUnavailable: a server did not answer.
+        """
         if not subjects:
             return []
         commands: list[Command] = []
@@ -130,11 +138,11 @@ class Blocklist:
         width = 2 * len(_NAMES)
         slots = [slot for subject in subjects for slot in [slot_of(subject)] * width]
         replies = await self._link.exchange(commands, slots)
-        results: list[Block | None] = []
+        results: list[list[Block]] = []
         for at, subject in enumerate(subjects):
             mine = replies[at * width : (at + 1) * width]
             candidates = (_block(subject, _KINDS[name], mine[2 * i], mine[2 * i + 1]) for i, name in enumerate(_NAMES))
-            results.append(next((block for block in candidates if block is not None), None))
+            results.append([block for block in candidates if block is not None])
         return results
 
 

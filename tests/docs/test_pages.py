@@ -60,9 +60,11 @@ def test_every_variable_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_generated_pages_are_current() -> None:
-    """docs/commands.md is what the command tree says now, and the index of decisions has all of them."""
+    """docs/commands.md is what the command tree says now, the console's API as committed is the one that is served, and
+    the index of decisions has all of them."""
     for page, made in (
         (generated_pages.COMMANDS, generated_pages.command_page()),
+        (generated_pages.CONSOLE_API, generated_pages.openapi.text()),
         (generated_pages.DECISIONS, generated_pages.decisions_page()),
     ):
         assert text(page) == made, f"{page.relative_to(ROOT)} is not current: make docs"

@@ -1,0 +1,159 @@
+// The page: listens, asks, and draws; each panel is a module.
+
+import { html, nothing, render } from "/vendor/lit-html/lit-html.js";
+import { ask, dropToken, hasToken, keepToken, listen, takeToken } from "/api.js";
+import { Blocks } from "/blocks.js";
+import { funnel, places, rates } from "/figures.js";
+import { glance } from "/glance.js";
+import { Penalties } from "/penalties.js";
+import { SubjectDialog } from "/subject.js";
+import { plain, setClock } from "/words.js";
+
+const at = (id) => document.getElementById(id);
+const FIGURES_MS = 60_000;
+const AGAIN_MS = 2_000;
+const TOLD_MS = 12_000;
+
+const state = { about: null, status: null, lost: false };
+const blocks = new Blocks(() => {
+  render(blocks.view(), at("blocks"));
+  if (subject.range) subject.draw();
+});
+state.ranges = () => blocks.page?.ranges ?? [];
+const penalties = new Penalties();
+const drawPenalties = () => render(penalties.view(drawPenalties), at("penalties"));
+const figures = Object.fromEntries(
+  Object.entries({ funnel, rates, places }).map(([name, make]) => {
+    const figure = make(() => render(figure.view(), at(name)));
+    return [name, figure];
+  }),
+);
+const subject = new SubjectDialog(at("subject"), state, tell);
+
+function drawGlance() {
+  render(glance({ ...state, penalties: penalties.list }), at("glance"));
+  const mood = state.lost ? "lost" : state.status?.paused ? "paused" : "";
+  document.title = mood ? `penaltybox (${mood})` : "penaltybox";
+}
+
+let telling = 0;
+function tell(text) {
+  clearTimeout(telling);
+  at("told").textContent = plain(text);
+  telling = setTimeout(() => (at("told").textContent = ""), TOLD_MS);
+}
+
+function drawFoot() {
+  const { about } = state;
+  render(about ? html`<p>penaltybox ${plain(about.package_version)}, policy ${plain(about.policy_version)}${about.read_only ? ", read-only" : about.actor ? html`, acting as ${plain(about.actor)}` : nothing}</p>
+    <p><a href="/api/v1/openapi.json">API</a> <button class="link" @click=${() => { dropToken(); location.reload(); }}>Forget the token</button></p>` : nothing, at("foot"));
+}
+
+function signIn(wrong) {
+  at("panels").hidden = true;
+  at("search").hidden = true;
+  render(html`<form class="signin" @submit=${(event) => {
+    event.preventDefault();
+    keepToken(new FormData(event.target).get("token"));
+    start();
+  }}>
+    <p class="headline">This console needs its token.</p>
+    <p>Open the address that <code>penaltybox console</code> printed at its start, or paste what stands in it behind <code>token=</code>.</p>
+    <label>Token<input name="token" type="password" required autocomplete="off" spellcheck="false"></label>
+    ${wrong ? html`<p class="trouble" role="alert">That is not its token. A console that was started again has a new one.</p>` : nothing}
+    <button class="solid">Open</button></form>`, at("glance"));
+  at("glance").querySelector("input").focus();
+}
+
+function route() {
+  if (!state.about) return;
+  const name = new URLSearchParams(location.hash.slice(1)).get("subject");
+  if (name) subject.open(name);
+  else subject.close();
+}
+
+function onStatus(status) {
+  setClock(status.at);
+  Object.assign(state, { status, lost: false });
+  drawGlance();
+  blocks.heard(status.version);
+}
+
+function onPenalties(fresh) {
+  penalties.take(fresh);
+  drawPenalties();
+}
+
+async function follow() {
+  for (;;) {
+    try {
+      await listen({ status: onStatus, penalties: onPenalties });
+    } catch (error) {
+      if (error.status === 401) {
+        dropToken();
+        return signIn(true);
+      }
+    }
+    state.lost = true;
+    drawGlance();
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+  }
+}
+
+async function start() {
+  let first;
+  try {
+    first = await Promise.all([ask("/about"), ask("/status"), blocks.refresh()]);
+  } catch (error) {
+    if (error.status === 401) {
+      dropToken();
+      return signIn(true);
+    }
+    state.lost = true;
+    drawGlance();
+    return setTimeout(start, AGAIN_MS);
+  }
+  state.about = first[0];
+  at("panels").hidden = false;
+  at("search").hidden = false;
+  onStatus(first[1]);
+  drawPenalties();
+  drawFoot();
+  for (const figure of Object.values(figures)) {
+    figure.changed();
+    figure.refresh();
+  }
+  route();
+  follow();
+}
+
+at("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const name = at("question").value.trim();
+  if (name) location.hash = `subject=${encodeURIComponent(name)}`;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.closest("input, textarea, select, dialog") && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    at("question").focus();
+  }
+});
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) {
+    takeToken();
+    location.reload();
+  } else route();
+});
+setInterval(() => {
+  if (!state.about || document.hidden) return;
+  drawGlance();
+  if (blocks.page) blocks.changed();
+  drawPenalties();
+}, 1000);
+setInterval(() => state.about && !document.hidden && Object.values(figures).forEach((figure) => figure.refresh()), FIGURES_MS);
+
+takeToken();
+at("glance").replaceChildren();
+drawGlance();
+if (hasToken()) start();
+else signIn(false);
