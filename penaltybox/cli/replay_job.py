@@ -148,7 +148,7 @@ async def prepare(
             job.settings, canonicaliser, window, partitions=partitions, commands=by_hand, ends=ends, labels=watched
         )
     else:
-        reading = open_other(job, canonicaliser, window)
+        reading = open_other(job, canonicaliser, window, labels=watched)
     reading.remarks += [one for one in (sentence, *(recorded.remarks if recorded is not None else ())) if one]
     return Prepared(reading, _worlds(job, recorded, reading, canonicaliser, watched=watched), window)
 

@@ -42,7 +42,7 @@ def open_topics(
     )
 
 
-def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Reading:
+def open_other(job: Job, canonicaliser: Canonicaliser, window: Window, *, labels: bool = False) -> Reading:
     """A source that is not Kafka.
 
     Raises:
@@ -58,7 +58,7 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window) -> Readin
         from penaltybox.processors.replay.sources.clickhouse import StoredEvents
         from penaltybox.sinks.clickhouse.client import ClickHouse
 
-        return StoredEvents(ClickHouse.of(job.settings), canonicaliser, window)
+        return StoredEvents(ClickHouse.of(job.settings), canonicaliser, window, labels=labels)
     path = Path(source)
     if not path.is_file():
         raise ConfigurationError(

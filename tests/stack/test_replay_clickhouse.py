@@ -16,7 +16,7 @@ from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
 from penaltybox.processors.app import Ending
 from penaltybox.sinks.clickhouse.client import ClickHouse
-from tests.processors.replay.traffic import HOUSEHOLDS, households
+from tests.processors.replay.traffic import HOUSEHOLDS, Recorder, households
 from tests.stack.test_replay import made, publish
 from tests.waiting import wait_until
 
@@ -73,5 +73,9 @@ async def test_the_same_as_the_topics(
     assert (found.decisions, found.outcomes, found.refused) == (len(events), 1, {})
     assert found.candidate.by_rule == expected.candidate.by_rule
     assert found.result_hash == expected.result_hash
+    recorder = Recorder()
+    before = await run_job(Job(settings, HOUSEHOLDS, source="clickhouse", to_ms=expected.last_ms), observer=recorder)
+    labelled = [one for one in recorder.told if one[0] == "outcome"]
+    assert (before.outcomes, labelled) == (0, [("outcome", "o1", True)])  # it came last: a label, beyond the range
     with pytest.raises(ConfigurationError, match="nothing"):
         await run_job(Job(settings, HOUSEHOLDS, source="clickhouse", to_ms=1000))

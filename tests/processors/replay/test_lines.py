@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
-from tests.processors.replay.traffic import households, run, write
+from penaltybox.contracts.events import Outcome
+from tests.processors.replay.traffic import Recorder, households, run, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +76,19 @@ def test_a_file_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="nothing to replay"):
         run(tmp_path / "empty")
+
+
+def test_outcomes_after_the_range_label_it(tmp_path: Path) -> None:
+    """Also those in the middle of the file, which is in no order; they step nothing."""
+    events = households(600)
+    to_ms = events[300].ts
+    late = [
+        Outcome(v=1, id=f"o{n}", ts=to_ms + n, label="payment_ok", subjects=dict(events[0].subjects)) for n in (0, 1)
+    ]
+    file = write(tmp_path / "d.jsonl", [*events[:100], late[1], *events[100:], late[0]])
+    plain = run(write(tmp_path / "plain.jsonl", events), to_ms=to_ms)
+    recorder = Recorder()
+    result = run(file, observer=recorder, to_ms=to_ms)
+    assert (result.decisions, result.outcomes, result.result_hash) == (plain.decisions, 0, plain.result_hash)
+    assert [one for one in recorder.told if one[0] == "outcome"] == [("outcome", "o0", True), ("outcome", "o1", True)]
+    assert result.last_ms == plain.last_ms

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penaltybox.sinks.clickhouse.client import ClickHouse
 
 HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 _DECISIONS: Final = """
 SELECT toUnixTimestamp64Milli(logged_at) AS logged, id, toUnixTimestamp64Milli(ts) AS ts_ms, source, scenario, route,
        action, reason, violated, user, device, ip, api_key, others, established, status, cost, enforced, count, cached,
@@ -52,11 +53,15 @@ class StoredEvents:
         clickhouse: asked in a thread, and closed at the end.
         canonicaliser: judges the subjects.
         window: what the broker stamped outside of it is left out.
+        labels: outcomes from after the window, too: they say who of those in it was legitimate.
     """
 
     unit = "records"
 
-    def __init__(self, clickhouse: ClickHouse, canonicaliser: Canonicaliser, window: Window) -> None:
+    def __init__(
+        self, clickhouse: ClickHouse, canonicaliser: Canonicaliser, window: Window, *, labels: bool = False
+    ) -> None:
+        self._labels = labels
         self.title = f"ClickHouse, database {clickhouse.database}"
         self.done = 0
         self.total: int | None = None
@@ -84,6 +89,11 @@ class StoredEvents:
                 self.done = bounds["b"] - first
                 for number in range(0, len(entries), SLICE):
                     yield entries[number : number + SLICE]
+            for start in range(end, span["last"] + 1, DAY_MS) if self._labels else ():
+                bounds = {"a": start, "b": start + DAY_MS}
+                later = list(self._outcomes(await asyncio.to_thread(self._clickhouse.rows, _OUTCOMES, bounds)))
+                if later:
+                    yield later
         finally:
             await asyncio.to_thread(self._clickhouse.close)
 

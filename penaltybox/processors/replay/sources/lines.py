@@ -11,13 +11,14 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
+from penaltybox.contracts.events import Outcome
 from penaltybox.processors.replay.records import SLICE, Refusals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
-    from penaltybox.contracts.events import Decision, Outcome
+    from penaltybox.contracts.events import Decision
     from penaltybox.contracts.subjects import Canonicaliser, Names
     from penaltybox.processors.replay.records import Entry, Window
 
@@ -52,6 +53,8 @@ class Lines:
         self._to = window.to_ms if window.to_ms is not None else _NO_BROKER
         self._bounded = window.start_ms is not None or window.to_ms is not None
         self._clock = self._number = 0
+        self._after: list[tuple[Outcome, Names]] = []
+        """Outcomes from after the window: they say who of those in it was legitimate."""
 
     async def slices(self) -> AsyncIterator[Sequence[Entry]]:
         """See `Reading.slices`."""
@@ -63,6 +66,12 @@ class Lines:
                     entries = self._entries(lines[first : first + SLICE])
                     if entries:
                         yield entries
+        if self._after:
+            yield self._labels()
+
+    def _labels(self) -> list[Entry]:
+        after = sorted(self._after, key=lambda one: one[0].ts)
+        return [(event.ts, 0, self._number + at, event, names, event.ts) for at, (event, names) in enumerate(after, 1)]
 
     def _entries(self, lines: list[bytes]) -> list[Entry]:
         first = self._number + 1
@@ -76,6 +85,8 @@ class Lines:
             numbers = [number for number, one in zip(numbers, judged, strict=True) if type(one) is not BadEvent]
             judged = [one for one in judged if type(one) is not BadEvent]
         if self._bounded:
+            after = [one for one in judged if type(one[0]) is Outcome and one[0].ts >= self._to]  # type: ignore[index] # ditto
+            self._after += cast("list[tuple[Outcome, Names]]", after)
             inside = [self._start <= one[0].ts < self._to for one in judged]  # type: ignore[index] # no BadEvent
             numbers, judged = list(compress(numbers, inside)), list(compress(judged, inside))
         if not judged:

@@ -71,6 +71,8 @@ class Parquet(Lines):
                 self.done += batch.num_rows
                 if entries:
                     yield entries
+            if self._after:
+                yield self._labels()
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self.title, error) from error
         finally:
