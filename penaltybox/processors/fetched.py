@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from functools import partial
 from typing import Any
@@ -14,7 +15,8 @@ class FetchedRecords(OrderedDict[Any, Any]):
     """aiokafka's store of fetch results, in which those of run topics yield bare records.
 
     A bare record is what the parser made; aiokafka would put an 11-field frozen dataclass around each, which costs
-    more than parsing it, and hand them over through two generators, which costs as much again.
+    more than parsing it, and hand them over through two generators, which costs as much again. Its cycles are broken:
+    a fetch has megabytes, and a worker's collector is off. Only `getall` works on such results.
     """
 
     def __init__(self, run_topics: frozenset[str]) -> None:
@@ -25,7 +27,8 @@ class FetchedRecords(OrderedDict[Any, Any]):
         if type(result) is FetchResult and partition.topic in self._run_topics:
             parsed = result._partition_records  # noqa: SLF001 - no public way, tested
             parsed._consumer_record = bare_record  # noqa: SLF001 - as above
-            result.getall = partial(whole_batches, result)
+            parsed._records_iterator = None  # noqa: SLF001 - as above
+            result.getall = partial(whole_batches, weakref.proxy(result))
         super().__setitem__(partition, result)
 
 
@@ -40,11 +43,13 @@ def whole_batches(result: Any, max_records: int | None = None) -> list[Any]:
     Raises:
         CorruptRecordException: the first batch is damaged. Behind good ones a damaged batch is fetched again.
     """
+    parsed = result._partition_records  # noqa: SLF001 - no public way
     if max_records is not None:
+        if parsed is not None and parsed._records_iterator is None:  # noqa: SLF001 - as above
+            parsed._records_iterator = parsed._unpack_records()  # noqa: SLF001 - as above
         return list(FetchResult.getall(result, max_records))
     if not result.check_assignment(result._topic_partition) or not result.has_more():  # noqa: SLF001 - no public way
         return []
-    parsed = result._partition_records  # noqa: SLF001 - as above
     batches, first = parsed._records, parsed.next_fetch_offset  # noqa: SLF001 - as above
     found: list[Any] = []
     try:

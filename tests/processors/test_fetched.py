@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,3 +80,18 @@ def test_what_was_fetched_before_a_seek_is_nothing() -> None:
     state.position = 7
     assert result.getall() == []
     assert state.position == 7
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_fetch_is_freed_without_the_collector(*, read: bool) -> None:
+    """Read or dropped, nothing of a fetch waits for a collector that comes once an hour."""
+    gc.disable()
+    try:
+        result, _ = fetched(batch(b"a", first=0), 0)
+        held = [weakref.ref(result), weakref.ref(result._partition_records)]
+        if read:
+            assert len(result.getall()) == 1
+        del result
+        assert [one() for one in held] == [None, None]
+    finally:
+        gc.enable()
