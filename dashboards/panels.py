@@ -128,6 +128,16 @@ def number(
     return panel.thresholds(_thresholds(steps))
 
 
+def numbers(title: str, says: str, query: Sql, units: Mapping[str, str], *, size: tuple[int, int] = (24, 5)) -> Any:
+    """Several figures of one row, named as its columns: one query costs less than several."""
+    panel = _filled(stat.Panel(), title, says, query, size).unit("short")
+    panel = panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
+    panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(values=False).fields("/.*/"))
+    for column, unit in units.items():
+        panel = panel.override_by_name(column, [DynamicConfigValue(id_val="unit", value=unit)])
+    return panel.thresholds(_thresholds([(None, "text")]))
+
+
 def lines(
     title: str,
     says: str,

@@ -24,7 +24,7 @@ from dashboards.panels import (
     chosen,
     columns,
     lines,
-    number,
+    numbers,
     rows,
 )
 
@@ -222,32 +222,22 @@ def _prefix() -> Any:
 
 
 def _nat_figures() -> list[Any]:
-    within = f"nat_false_positives({PERIOD}, prefix = ${{prefix:sqlstring}})"
     return [
-        number(
-            "Blocks of addresses that are their size's fault",
-            "Share of the episodes on addresses where no user exceeded a user limit and at least three "
-            "established users are "
-            "behind the address.",
-            Sql(f"SELECT sum(nat_episodes) / greatest(1, sum(ip_episodes)) AS share FROM {within}"),
-            "percentunit",
-            bad_above=0.05,
-            size=(8, 5),
-        ),
-        number(
-            "Users refused within their own limit",
-            "Collateral: users that were refused on an address although they kept within their own limit.",
-            Sql(f"SELECT sum(denied_within_limit) AS users FROM {within}"),
-            "short",
-            size=(8, 5),
-        ),
-        number(
-            "Largest effective number of users",
-            "N_eff = 1/Σp² over the established users' shares of an address's requests: attackers cannot invent it.",
-            Sql(f"SELECT max(largest_n_eff) AS n_eff FROM {within}"),
-            "short",
-            size=(8, 5),
-        ),
+        numbers(
+            "What shared addresses cost",
+            "Of the episodes on addresses, the share that is the fault of their size: no user there exceeded a user "
+            "limit, and at least three established users are behind it. Users refused although they kept within their "
+            "own limit. The largest effective number of users: N_eff = 1/Σp², which attackers cannot invent.",
+            Sql(
+                f"""
+SELECT sum(nat_episodes) / greatest(1, sum(ip_episodes)) AS `fault of their size`,
+       sum(denied_within_limit) AS `users refused within their limit`,
+       max(largest_n_eff) AS `largest effective number of users`
+FROM nat_false_positives({PERIOD}, prefix = ${{prefix:sqlstring}})
+"""
+            ),
+            {"fault of their size": "percentunit"},
+        )
     ]
 
 

@@ -16,7 +16,7 @@ from dashboards.panels import (
     columns,
     filter_variable,
     lines,
-    number,
+    numbers,
     rows,
 )
 
@@ -52,35 +52,19 @@ def penalties() -> Any:
 
 def _steps() -> list[Any]:
     return [
-        number(
-            "Penalties",
-            "Steps up and challenges, without shadow rules and lifts.",
-            Sql(f"SELECT count() AS penalties FROM penalties FINAL WHERE {REAL} AND action != 'lift'"),
-            "short",
-            size=(6, 4),
-        ),
-        number(
-            "Subjects",
-            "Different subjects that were punished.",
-            Sql(f"SELECT uniqExact(subject) AS subjects FROM penalties FINAL WHERE {REAL} AND action != 'lift'"),
-            "short",
-            size=(6, 4),
-        ),
-        number(
-            "By hand",
-            "Steps that somebody took by hand, lifts included.",
-            Sql(f"SELECT countIf(origin = 'hand') AS by_hand FROM penalties FINAL WHERE {REAL}"),
-            "short",
-            size=(6, 4),
-        ),
-        number(
-            "Late",
-            "Steps handled more than late_after behind their decision: nobody was blocked meanwhile, none is "
-            "permanent.",
-            Sql(f"SELECT countIf(late) AS late FROM penalties FINAL WHERE {REAL}"),
-            "short",
-            bad_above=1,
-            size=(6, 4),
+        numbers(
+            "Penalties in figures",
+            "Steps up and challenges, without shadow rules and lifts; different subjects; steps by hand, lifts "
+            "included; steps handled more than late_after behind their decision: nobody was blocked meanwhile, so "
+            "none is permanent.",
+            Sql(
+                f"""
+SELECT countIf(action != 'lift') AS penalties, uniqExactIf(subject, action != 'lift') AS subjects,
+       countIf(origin = 'hand') AS `by hand`, countIf(late) AS late
+FROM penalties FINAL WHERE {REAL}
+"""
+            ),
+            {},
         ),
         lines(
             "By rule",
@@ -211,33 +195,19 @@ def _farm_dimension() -> Any:
 def _farm_panels() -> list[Any]:
     chosen_farms = f"account_farms({PERIOD}) WHERE accounts >= toUInt64OrZero(${{accounts:sqlstring}}) AND {DIMENSION}"
     return [
-        number(
-            "Farms",
-            "Devices and addresses with at least so many accounts, fewer than a quarter of them established.",
-            Sql(f"SELECT count() AS farms FROM {chosen_farms}"),
-            "short",
-            size=(6, 5),
-        ),
-        number(
-            "Accounts on them",
-            "Accounts seen there; one that acts on two of them counts twice.",
-            Sql(f"SELECT sum(accounts) AS accounts_seen FROM {chosen_farms}"),
-            "short",
-            size=(6, 5),
-        ),
-        number(
-            "Got through",
-            "Share of their requests that were not refused.",
-            Sql(f"SELECT 1 - sum(refused) / greatest(1, sum(requests)) AS through FROM {chosen_farms}"),
-            "percentunit",
-            size=(6, 5),
-        ),
-        number(
-            "Without a penalty",
-            "Farms that no rule has punished yet.",
-            Sql(f"SELECT countIf(penalties = 0) AS unpunished FROM {chosen_farms}"),
-            "short",
-            size=(6, 5),
+        numbers(
+            "Farms in figures",
+            "Devices and addresses with at least so many accounts, fewer than a quarter of them established; the "
+            "accounts on them (one that acts on two counts twice); the share of their requests that was not refused; "
+            "farms that no rule has punished yet.",
+            Sql(
+                f"""
+SELECT count() AS farms, sum(accounts) AS `accounts on them`,
+       1 - sum(refused) / greatest(1, sum(requests)) AS `got through`, countIf(penalties = 0) AS `without a penalty`
+FROM {chosen_farms}
+"""
+            ),
+            {"got through": "percentunit"},
         ),
         rows(
             "Farms",

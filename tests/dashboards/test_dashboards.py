@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -98,6 +99,7 @@ PROMQL += [(rule.uid, rule.query) for rule in RULES if not rule.is_sql]
 def clickhouse(clickhouse_server: ClickHouseServer) -> Iterator[ClickHouse]:
     """The demo's hour, stored."""
     made = ClickHouse(clickhouse_server.url, "dashboards")
+    made._options["send_receive_timeout"] = 200.0  # planning nested views takes seconds of a busy machine
     migrate(made)
     played = store_world(made)
     assert played.penalties
@@ -166,6 +168,7 @@ def test_links_lead_to_dashboards() -> None:
 
 
 @pytest.mark.stack
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [*PANELS, *NOTES], ids=lambda asked: asked.where)
 def test_every_query_answers(clickhouse: ClickHouse, asked: Asked) -> None:
     """Macros and variables expanded, ClickHouse answers with rows; a chart over time has times and figures."""
@@ -177,6 +180,7 @@ def test_every_query_answers(clickhouse: ClickHouse, asked: Asked) -> None:
 
 
 @pytest.mark.stack
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [one for one in PANELS if HEEDS.search(one.sql)], ids=lambda asked: asked.where)
 def test_every_query_heeds_what_is_chosen(clickhouse: ClickHouse, asked: Asked) -> None:
     """With values chosen that nobody has, hostile ones too, it is still SQL, and no filtered row comes back."""
@@ -186,9 +190,11 @@ def test_every_query_heeds_what_is_chosen(clickhouse: ClickHouse, asked: Asked) 
     chosen = VARIABLES | strange | {"accounts": "1000000'); --", "prefix": "192.0.2.0/24"}
     rows = clickhouse.rows(EVERYTHING._replace(variables=chosen).expanded(asked.sql))
     filtered = any(f"${{{name}:" in asked.sql for name in strange)
-    figures = len(rows) == 1 and all(not value or value != value for value in rows[0].values())  # noqa: PLR0124 - a NaN
-    got_through = rows and "through" in rows[0]
-    assert not filtered or not rows or figures or got_through, rows[:3]
+    nothing = len(rows) == 1 and all(
+        not value or name == "got through" or (isinstance(value, float) and math.isnan(value))
+        for name, value in rows[0].items()
+    )
+    assert not filtered or not rows or nothing, rows[:3]
 
 
 @pytest.mark.stack
