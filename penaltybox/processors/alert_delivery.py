@@ -30,6 +30,8 @@ MINUTE_S: Final = 60.0
 REMEMBERED_S: Final = 86_400
 _RUNS: Final = 64
 _IDS: Final = 20_000
+_ASKED: Final = 500
+"""Ids in a round trip: after an import there are tens of thousands."""
 _PAUSES_S: Final = 2.0
 _LOOK_S: Final = 0.2
 """While a summary is due, a stop may be wanted."""
@@ -39,8 +41,8 @@ _decode = msgspec.json.Decoder(Penalty).decode
 class Memory(Protocol):
     """Which alerts were delivered, across processes."""
 
-    async def has(self, identity: str) -> bool:
-        """Whether it was delivered."""
+    async def known(self, identities: Sequence[str]) -> set[str]:
+        """Those that were delivered."""
 
     async def add(self, identities: Sequence[str]) -> None:
         """They were."""
@@ -59,13 +61,20 @@ class RedisMemory:
         self._link = link
         self._prefix = prefix
 
-    async def has(self, identity: str) -> bool:
+    async def known(self, identities: Sequence[str]) -> set[str]:
         """See `Memory`."""
-        return bool((await self._ask([("EXISTS", self._key(identity))]) or [0])[0])
+        found: set[str] = set()
+        for start in range(0, len(identities), _ASKED):
+            part = identities[start : start + _ASKED]
+            answers = await self._ask([("EXISTS", self._key(one)) for one in part])
+            found |= {one for one, there in zip(part, answers or [], strict=False) if there}
+        return found
 
     async def add(self, identities: Sequence[str]) -> None:
         """See `Memory`."""
-        await self._ask([("SET", self._key(one), "1", "EX", REMEMBERED_S) for one in identities])
+        for start in range(0, len(identities), _ASKED):
+            part = identities[start : start + _ASKED]
+            await self._ask([("SET", self._key(one), "1", "EX", REMEMBERED_S) for one in part])
 
     async def claim(self, identity: str) -> bool:
         """See `Memory`."""
@@ -148,6 +157,11 @@ class Delivery:
         self.acknowledged = self.delivered = self.given_up = self.too_old = 0
 
     @property
+    def progress(self) -> int:
+        """Grows with whatever is done: a run may have as many alerts as a slow receiver takes minutes for."""
+        return self.acknowledged + self.delivered + self.given_up
+
+    @property
     def waiting(self) -> bool:
         """Whether nothing is acknowledged on purpose."""
         return self._away or bool(self._held)
@@ -210,10 +224,14 @@ class Delivery:
 
     async def _run(self, run: Run, penalties: list[Penalty]) -> None:
         over = old = 0
-        for penalty in penalties:
+        since_ms = self._wall_ms() - self._timing.max_age_ms
+        delivered = await self._memory.known([one.id for one in penalties if one.ts >= since_ms])
+        for number, penalty in enumerate(penalties, 1):
+            if number % _ASKED == 0:
+                await asyncio.sleep(0)
             if self._wall_ms() - penalty.ts > self._timing.max_age_ms:
                 old += 1
-            elif penalty.id in self._known or await self._memory.has(penalty.id):
+            elif penalty.id in self._known or penalty.id in delivered:
                 self._remember(penalty.id)
             elif self._room():
                 if await self._send(penalty_alert(penalty)):

@@ -74,7 +74,7 @@ async def run_alerts(
         feed(app, delivery, Topics.named(settings.topic_prefix).penalties, ending)
         watching = watch(
             settings.watchdog_s,
-            progress=lambda: delivery.acknowledged,
+            progress=lambda: delivery.progress,
             lag=consumer_lag(app),
             exempt=lambda: delivery.waiting,
         )

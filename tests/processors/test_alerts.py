@@ -52,9 +52,11 @@ class Remembering:
 
     def __init__(self) -> None:
         self.identities: set[str] = set()
+        self.asked = 0
 
-    async def has(self, identity: str) -> bool:
-        return identity in self.identities
+    async def known(self, identities: Sequence[str]) -> set[str]:
+        self.asked += 1
+        return self.identities & set(identities)
 
     async def add(self, identities: Sequence[str]) -> None:
         self.identities.update(identities)
@@ -209,6 +211,19 @@ async def test_not_too_many() -> None:
         await wait_until(lambda: acks == [1])
         assert [one["title"] for one in receiver.accepted][2:] == ["and 5 more (farm 5)"]
         assert "p6" in memory.identities
+
+
+async def test_a_flood_is_no_stall() -> None:
+    """An import of thousands is looked up together, not one by one; a delivery is progress before its run is done."""
+    memory = Remembering()
+    timing = Timing(per_minute=3, window_s=0.3)
+    async with receiving() as receiver, delivering(receiver, memory, timing=timing) as delivery:
+        acks = Acks()
+        await delivery.take(acks.run(1, *(penalty(number) for number in range(5000))))
+        await wait_until(lambda: delivery.waiting)
+        assert (memory.asked, delivery.acknowledged, delivery.progress) == (1, 0, 3)
+        await wait_until(lambda: acks == [1])
+        assert [one["title"] for one in receiver.accepted][3:] == ["and 4997 more (farm 4997)"]
 
 
 async def test_a_stop_does_not_wait_for_the_minute() -> None:
