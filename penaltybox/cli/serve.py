@@ -220,6 +220,8 @@ async def _desk(values: Settings, policy: Policy, registry: CollectorRegistry | 
     link = open_link(endpoint_of(values))
     source = f"serve/{socket.gethostname()}-{os.getpid()}"[:128]
     desks: list[Desk] = []
+    # What the service grants on its own while Redis is away, its processes grant together.
+    shared = msgspec.structs.replace(values, local_percent=max(1, values.local_percent // values.serve_processes))
 
     def switched(policy: Policy) -> None:
         for one in desks:
@@ -229,7 +231,7 @@ async def _desk(values: Settings, policy: Policy, registry: CollectorRegistry | 
         async with (
             AsyncExitStack() as stack,
             BackgroundPublisher(values) as publisher,
-            open_limiter(values, policy, source=source, publisher=publisher, on_policy=switched) as limiter,
+            open_limiter(shared, policy, source=source, publisher=publisher, on_policy=switched) as limiter,
         ):
             desk = Desk(
                 stack.enter_context(_metered(values, limiter, publisher, registry)),

@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clickhouse_database: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "penaltybox"
 
     policy: str = ""
+    local_percent: Annotated[int, Meta(ge=1, le=100)] = 50
     ipv6_prefix: Annotated[int, Meta(ge=16, le=128)] = 64
     hashed_dimensions: tuple[str, ...] = ()
     hash_key: str = ""

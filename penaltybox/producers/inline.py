@@ -86,7 +86,7 @@ class InlineLimiter:
         *,
         source: str = "",
         publisher: Offering | None = None,
-        local_percent: int = LOCAL_PERCENT,
+        local_percent: int | None = None,
     ) -> Self:
         """A limiter on the Redis of these settings; ``async with`` it. Nothing connects before that."""
         keyspace = Keyspace(settings.redis_prefix)
@@ -98,7 +98,7 @@ class InlineLimiter:
             keyspace=keyspace,
             canonicaliser=Canonicaliser(settings.ipv6_prefix, settings.hashed_dimensions),
             pseudonyms=Pseudonyms(settings) if settings.hashed_dimensions else None,
-            local_percent=local_percent,
+            local_percent=settings.local_percent if local_percent is None else local_percent,
         )
 
     @property

@@ -227,3 +227,18 @@ async def test_no_request_waits_for_a_script(server: Server, rig: Rig) -> None:
         for subjects in asked:
             await limiter.decide(request(subjects=subjects))
     assert b"NOSCRIPT" not in server.call("INFO", "errorstats")
+
+
+async def test_what_several_processes_grant_without_redis() -> None:
+    """Four that each grant a quarter grant together what Redis would; with the default half of it, twice as much."""
+    granted = {}
+    for percent in (25, 50):
+        settings = Settings(redis_url="redis://127.0.0.1:1/0", local_percent=percent)
+        limits = policy("user: [{name: a, limit: 20, window: 1h}]", scenario("local"))
+        processes = [InlineLimiter.open(settings, limits) for _ in range(4)]
+        verdicts = [await one.decide(request()) for one in processes for _ in range(20)]
+        granted[percent] = sum(verdict.allowed for verdict in verdicts)
+        assert {verdict.reason for verdict in verdicts} == {"local_fallback"}
+        for one in processes:
+            await one.close()
+    assert granted == {25: 20, 50: 40}
