@@ -27,14 +27,16 @@ TEXT = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, one in SERVICES.items() if one["image"].startswith("penaltybox:")]
+STAY = [name for name in OURS if SERVICES[name]["restart"] == "unless-stopped"]
 EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 OFFERED = dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", EXAMPLE, re.MULTILINE))
+SECRET = "s3cret-of-this-test"  # noqa: S105 - of this test
 VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z0-9_]+)(?:(:\?|:-)([^}]*))?\}")
 
 
 def filled(value: Any) -> str:
     """A value with its variables filled in: what `.env.example` offers, the default, or some secret."""
-    return VARIABLE.sub(lambda found: OFFERED.get(found[1]) or (found[3] if found[2] == ":-" else "s3cret"), str(value))
+    return VARIABLE.sub(lambda found: OFFERED.get(found[1]) or (found[3] if found[2] == ":-" else SECRET), str(value))
 
 
 def environment(name: str) -> dict[str, str]:
@@ -60,7 +62,7 @@ def test_the_example_environment_is_complete() -> None:
     named = {found[1] for found in VARIABLE.finditer(TEXT)}
     assert named == OFFERED.keys()
     required = {found[1] for found in VARIABLE.finditer(TEXT) if found[2] == ":?"}
-    assert {name for name in OFFERED if re.search("PASSWORD|SECRET", name)} - required == {
+    assert {name for name in OFFERED if re.search("PASSWORD|SECRET|TOKEN", name)} - required == {
         "PENALTYBOX_ALERT_WEBHOOK_SECRET"
     }
     assert not any(OFFERED[name] for name in required), "a secret that everybody knows is none"
@@ -107,12 +109,28 @@ def test_ports_are_open_on_this_machine_only() -> None:
         "valkey": 6379,
         "clickhouse": 8123,
         "serve": settings("serve").serve_port,
+        "console": settings("console").console_port,
         "prometheus": 9090,
         "grafana": 3000,
     }
     listeners = SERVICES["kafka"]["environment"]
     assert "OUTSIDE://:9092" in listeners["KAFKA_LISTENERS"]
     assert listeners["KAFKA_ADVERTISED_LISTENERS"].endswith("OUTSIDE://127.0.0.1:9092")
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_health_checks_ask_what_is_there(name: str) -> None:
+    """Whoever is asked for its health by HTTP listens on that port, and on every address of its container."""
+    (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", str(SERVICES[name]["healthcheck"]["test"]))[0]
+    values = settings(name)
+    listening = {
+        "/metrics": (values.metrics_host, values.metrics_port),
+        "/healthz": {
+            "serve": (values.serve_host, values.serve_port),
+            "console": (values.console_host, values.console_port),
+        }.get(name),
+    }[path]
+    assert listening == ("0.0.0.0", int(port))  # noqa: S104 - inside its own network
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -158,11 +176,11 @@ def test_prometheus_scrapes_whoever_tells_metrics() -> None:
     """Each service that stays and has a metrics port is scraped there, by its own name, through the network."""
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     (lookup,) = job["dns_sd_configs"]
-    stay = [name for name in OURS if SERVICES[name]["restart"] == "unless-stopped"]
+    stay = [name for name in STAY if settings(name).metrics_port]
     assert sorted(lookup["names"]) == sorted(stay)
     assert {settings(name).metrics_port for name in stay} == {lookup["port"]}
     assert all(settings(name).metrics_host == "0.0.0.0" for name in stay)  # noqa: S104 - inside its own network
-    assert settings("cli").metrics_port == 0
+    assert {"penalties", "analytics", "alerts", "serve"} <= set(stay)
 
 
 def test_grafana_reads_as_a_user_that_may_only_read() -> None:

@@ -85,7 +85,7 @@ def test_the_images_lock_is_a_part_of_the_lock() -> None:
     assert all(hashes for _, hashes in part.values())
     assert {name: entry for name, entry in part.items() if whole.get(name) != entry} == {}
     wanted = [*PROJECT["project"]["dependencies"]]
-    for extra in ("worker", "serve", "image"):
+    for extra in ("worker", "serve", "console", "image"):
         wanted += PROJECT["project"]["optional-dependencies"][extra]
     names = {re.split(r"[\[><;]", one)[0] for one in wanted if not one.startswith("penaltybox")}
     assert names <= part.keys()
