@@ -79,7 +79,7 @@ class ApacheKafka(Server):
     """One combined broker and controller. A restart keeps topics, records, offsets and groups."""
 
     name: ClassVar[str] = "apache-kafka"
-    start_deadline_s: ClassVar[float] = 60.0
+    start_deadline_s: ClassVar[float] = 180.0  # a Java machine, beside whatever else the machine does
     grace_s: ClassVar[float] = 20.0
 
     def __init__(self, data_dir: Path, *, port: int = 0, secure: bool = False) -> None:

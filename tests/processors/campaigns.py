@@ -148,12 +148,12 @@ def campaigns(draw: st.DrawFn, *, most: int = 40, alone: bool = False, outcomes:
 
     `alone`: all of them are (also) about one device.
     """
-    now = START_MS
+    now = broker_ms = START_MS
     found: list[Delivery] = []
     for number in range(draw(st.integers(1, most))):
         now += draw(gaps)
         ts = now - draw(st.sampled_from([0, 0, 0, 1, 900, 20_000, 59_000, 200_000]))
-        broker_ms = now + draw(st.sampled_from([0, 0, 30, -1_000]))
+        broker_ms = max(broker_ms, now + draw(st.sampled_from([0, 0, 30, -1_000])))  # it never goes back in a partition
         late = draw(st.integers(0, 9)) == 0
         if found and draw(st.integers(0, 6)) == 0:
             found.append(draw(st.sampled_from(found)))
