@@ -20,6 +20,7 @@ from penaltybox.processors.cycle import Run
 from penaltybox.processors.metered import metered_writer
 from penaltybox.processors.meters import meter_pipeline, meter_role
 from penaltybox.processors.penalties import ending_by_signals
+from penaltybox.processors.rollup_keeper import keep_rollups
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.sinks.clickhouse.client import ClickHouse
@@ -81,7 +82,9 @@ async def run_analytics(
             lag=consumer_lag(app),
             exempt=lambda: pipeline.waiting,
         )
-        jobs = [pipeline.prepare_batches(), pipeline.store_batches(), watching, *meter_role(registry, app, pipeline)]
+        keeping = keep_rollups(clickhouse or ClickHouse.of(settings))
+        storing = (pipeline.prepare_batches(), pipeline.store_batches())
+        jobs = [*storing, keeping, watching, *meter_role(registry, app, pipeline)]
         try:
             await run_app(app, ending, jobs)
         finally:

@@ -44,6 +44,8 @@ def conditions(subject: str) -> dict[str, str]:
         "outcomes": f"has(subjects, '{subject}')",
         "penalties": about,
         "dead_letters": f"position(raw, '{text}') > 0",
+        "denials_10m": about,
+        "sightings_10m": own,
     }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SLOT_S: Final = 600
 HOUR_S: Final = 3600
+ROWS_AT_ONCE: Final = 3_000_000
 QUIET_S: Final = 20
 """A slot into which rows are still coming is left alone: it would have to be built again."""
 _EARLIEST, _LATEST = "1970-01-01 00:00:00", "2106-01-01 00:00:00"
@@ -30,11 +31,11 @@ _SIGHTINGS: Final = (
     "requests, first_at, last_at"
 )
 _ROLLUPS: Final = {
-    "decisions_1m": ("live_minutes", _MINUTES),
-    "denials_10m": ("live_denials", _DENIALS),
-    "sightings_10m": ("live_sightings", _SIGHTINGS),
+    "decisions_1m": ("decisions_per_minute", _MINUTES),
+    "denials_10m": ("denied_subjects", _DENIALS),
+    "sightings_10m": ("sightings", _SIGHTINGS),
 }
-"""Table -> (the view that it is filled from, columns)."""
+"""Table -> (the view that reads it, and the rows where it has none, columns)."""
 TABLES: Final = tuple(_ROLLUPS)
 _STALE: Final = """
 SELECT toUnixTimestamp(slot) AS start_s, rows, fingerprint
@@ -42,6 +43,7 @@ FROM slot_states(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC
 WHERE NOT current AND rows > 0 AND newest < now64(3, 'UTC') - toIntervalSecond({quiet_s:Int64})
 ORDER BY start_s DESC
 """
+_SEALED: Final = "SELECT argMax(value, changed_at) FROM rollup_settings WHERE name = 'sealed_after_days'"
 
 
 class Slot(NamedTuple):
@@ -68,11 +70,16 @@ def stale_slots(clickhouse: ClickHouse, quiet_s: int = QUIET_S) -> list[Slot]:
 
 
 def by_hour(slots: list[Slot]) -> list[list[Slot]]:
-    """Slots in groups that are built together: rows are sorted by the hour, so each hour is read once."""
-    hours: dict[int, list[Slot]] = {}
+    """Slots in groups that are built together: rows are sorted by the hour, so a small hour is read once."""
+    groups: list[list[Slot]] = []
     for slot in slots:
-        hours.setdefault(slot.start_s // HOUR_S, []).append(slot)
-    return list(hours.values())
+        last = groups[-1] if groups else []
+        near = last and last[0].start_s // HOUR_S == slot.start_s // HOUR_S
+        if near and sum(one.rows for one in last) + slot.rows <= ROWS_AT_ONCE:
+            last.append(slot)
+        else:
+            groups.append([slot])
+    return groups
 
 
 def build(clickhouse: ClickHouse, slots: list[Slot], now_ms: int) -> None:
@@ -95,8 +102,8 @@ def build(clickhouse: ClickHouse, slots: list[Slot], now_ms: int) -> None:
         )
     seen = ", ".join(f"({slot.start_s}, {slot.rows}, {slot.fingerprint})" for slot in slots)
     clickhouse.command(
-        f"INSERT INTO rollups (slot, build, rows, fingerprint, oldest) "  # noqa: S608 - numbers only
-        f"SELECT slot, {number}, rows, fingerprint, oldest FROM slot_states{source} "
+        f"INSERT INTO rollups (slot, build, rows, fingerprint, sealed_at) "  # noqa: S608 - numbers only
+        f"SELECT slot, {number}, rows, fingerprint, oldest + toIntervalDay(({_SEALED})) FROM slot_states{source} "
         f"WHERE (toUnixTimestamp(slot), rows, fingerprint) IN ({seen})"
     )
 

@@ -135,8 +135,8 @@ def test_a_slot_that_is_written_to_is_left_alone(clickhouse: ClickHouse, writer:
 def test_rollups_outlive_their_rows(clickhouse: ClickHouse, writer: Writer) -> None:
     """What was stored longer ago than sealed_after_days stays in the per-minute figures when rows expire."""
     store(writer, [batch("decisions", [decision(n, ts=T0_MS + n * 60_000) for n in range(100)])])
-    build(clickhouse)
     clickhouse.command("INSERT INTO rollup_settings (name, value) VALUES ('sealed_after_days', -1)")
+    build(clickhouse)
     clickhouse.command("ALTER TABLE decisions DELETE WHERE user != 'u1' SETTINGS mutations_sync = 2")
     assert counted(clickhouse) == 100
     clickhouse.command("TRUNCATE TABLE decisions")

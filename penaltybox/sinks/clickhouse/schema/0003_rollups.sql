@@ -14,14 +14,14 @@ ALTER TABLE decisions ADD PROJECTION IF NOT EXISTS slots
 -- Rows of before get it in the background; until then they are looked at one by one.
 ALTER TABLE decisions MATERIALIZE PROJECTION slots;
 
--- Which build of a slot's roll-ups is the good one. It is written last.
+-- Which build of a slot's roll-ups is the good one. It is written last. From `sealed_at` on it stays.
 CREATE TABLE IF NOT EXISTS rollups
 (
     slot        DateTime('UTC'),
     build       UInt64,
     rows        UInt64,
     fingerprint UInt64,
-    oldest      DateTime64(3, 'UTC'),
+    sealed_at   DateTime64(3, 'UTC'),
     built_at    DateTime('UTC') DEFAULT now('UTC')
 )
 ENGINE = ReplacingMergeTree(build)
@@ -122,26 +122,31 @@ TTL built_at + INTERVAL 90 DAY DELETE;
 
 -- Each slot that has rows or a roll-up: `current` says that the roll-up is good.
 CREATE OR REPLACE VIEW slot_states AS
-SELECT slot, p.rows AS rows, p.fingerprint AS fingerprint, p.oldest AS oldest, p.newest AS newest, r.build AS build,
-       r.build > 0 AND (r.oldest < now64(3, 'UTC') - toIntervalDay((SELECT argMax(value, changed_at) FROM rollup_settings
-           WHERE name = 'sealed_after_days')) OR (r.rows = p.rows AND r.fingerprint = p.fingerprint)) AS current
+SELECT slot, sum(s.rows) AS rows, sum(s.fingerprint) AS fingerprint, max(s.oldest) AS oldest, max(s.newest) AS newest,
+       max(s.build) AS build,
+       build > 0 AND (max(s.sealed_at) < now64(3, 'UTC')
+           OR (rows = sum(s.built_rows) AND fingerprint = sum(s.built_fingerprint))) AS current
 FROM
 (
     SELECT toStartOfTenMinutes(ts) AS slot, count() AS rows,
            sum(cityHash64(incarnation, kafka_partition, kafka_offset, id)) AS fingerprint,
-           min(ingested_at) AS oldest, max(ingested_at) AS newest
+           min(ingested_at) AS oldest, max(ingested_at) AS newest,
+           toUInt64(0) AS build, toUInt64(0) AS built_rows, toUInt64(0) AS built_fingerprint,
+           toDateTime64(0, 3, 'UTC') AS sealed_at
     FROM decisions
     WHERE toStartOfTenMinutes(ts) >= toStartOfTenMinutes({from:DateTime64(3, 'UTC')})
       AND toStartOfTenMinutes(ts) < {to:DateTime64(3, 'UTC')}
     GROUP BY slot
-) AS p
-FULL JOIN
-(
-    SELECT slot, build, rows, fingerprint, oldest FROM rollups FINAL
-    WHERE slot >= toStartOfTenMinutes({from:DateTime64(3, 'UTC')}) AND slot < {to:DateTime64(3, 'UTC')}
-) AS r USING (slot);
+    UNION ALL
+    SELECT r.slot, 0, 0, toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), max(r.build), argMax(r.rows, r.build),
+           argMax(r.fingerprint, r.build), argMax(r.sealed_at, r.build)
+    FROM rollups AS r
+    WHERE r.slot >= toStartOfTenMinutes({from:DateTime64(3, 'UTC')}) AND r.slot < {to:DateTime64(3, 'UTC')}
+    GROUP BY r.slot
+) AS s
+GROUP BY slot;
 
--- How a period is read, as one value, so that all parts of a query go by the same: slots with their good build, and the
+-- How a period is read, as one value, so that both halves of a view go by the same: slots with their good build, and the
 -- hours that have anything else in them.
 CREATE OR REPLACE VIEW reading_plan AS
 SELECT (groupArrayIf((slot, build), good), groupUniqArrayIf(toStartOfHour(slot), NOT good)) AS plan
@@ -151,78 +156,71 @@ FROM
     FROM slot_states(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
 );
 
--- The decisions of a period that no good roll-up covers.
-CREATE OR REPLACE VIEW live_decisions AS
-WITH (SELECT plan FROM reading_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})) AS plan
-SELECT toStartOfTenMinutes(ts) AS slot, * FROM decisions FINAL
-WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
-  AND toStartOfHour(ts) IN (SELECT arrayJoin(plan.2))
-  AND toStartOfTenMinutes(ts) NOT IN (SELECT arrayJoin(plan.1).1);
-
-CREATE OR REPLACE VIEW live_minutes AS
-SELECT slot, toStartOfMinute(ts) AS minute, source, scenario, dimension, limit_name, action, reason, enforced, cached,
-       count() AS decisions, sum(count) AS denials, sum(count * sample_weight) AS requests,
-       min(ts) AS first_at, max(ts) AS last_at
-FROM live_decisions(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
-GROUP BY slot, minute, source, scenario, dimension, limit_name, action, reason, enforced, cached;
-
-CREATE OR REPLACE VIEW live_denials AS
-SELECT slot, scenario, route, dimension, limit_name, subject, action, reason, enforced,
-       count() AS records, sum(count) AS denials, sumIf(count, ifNull(established, false)) AS established,
-       min(ts) AS first_at, max(ts) AS last_at, argMax(gap_ms, (ts, gap_ms)) AS last_gap_ms
-FROM
-(
-    SELECT *, greatest(least(ifNull(window_s, 0), 1000000000) * 1000, 600000) AS gap_ms
-    FROM live_decisions(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
-    WHERE action IN ('challenge', 'deny', 'shadow')
-)
-GROUP BY slot, scenario, route, dimension, limit_name, subject, action, reason, enforced;
-
-CREATE OR REPLACE VIEW live_sightings AS
-SELECT slot, user, device, ip, ip_prefix, attrs['asn'] AS asn, api_key, others, action, reason, enforced,
-       max(ifNull(established, false)) AS established,
-       max(arrayExists(v -> has(splitByChar('+', splitByChar(':', toString(v))[1]), 'user'), violated)) AS over,
-       count() AS records, sum(count) AS denials, sum(count * sample_weight) AS requests,
-       min(ts) AS first_at, max(ts) AS last_at
-FROM live_decisions(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
-GROUP BY slot, user, device, ip, ip_prefix, asn, api_key, others, action, reason, enforced;
-
 -- Decisions per minute by source, scenario, charged dimension and limit, action and reason.
 CREATE OR REPLACE VIEW decisions_per_minute AS
 WITH (SELECT plan FROM reading_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})) AS plan
-SELECT minute, source, scenario, dimension, limit_name, action, reason, enforced, cached,
+SELECT * FROM
+(
+SELECT slot, minute, source, scenario, dimension, limit_name, action, reason, enforced, cached,
        decisions, denials, requests, first_at, last_at
 FROM decisions_1m
 WHERE slot >= {from:DateTime64(3, 'UTC')} AND slot < {to:DateTime64(3, 'UTC')}
   AND (slot, build) IN (SELECT p.1, p.2 FROM (SELECT arrayJoin(plan.1) AS p))
 UNION ALL
-SELECT minute, source, scenario, dimension, limit_name, action, reason, enforced, cached,
-       decisions, denials, requests, first_at, last_at
-FROM live_minutes(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')});
+SELECT toStartOfTenMinutes(ts) AS slot, toStartOfMinute(ts) AS minute, source, scenario, dimension, limit_name, action, reason,
+       enforced, cached, count() AS decisions, sum(count) AS denials, sum(count * sample_weight) AS requests,
+       min(ts) AS first_at, max(ts) AS last_at
+FROM decisions FINAL
+WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
+  AND toStartOfHour(ts) IN (SELECT arrayJoin(plan.2))
+  AND toStartOfTenMinutes(ts) NOT IN (SELECT arrayJoin(plan.1).1)
+GROUP BY slot, minute, source, scenario, dimension, limit_name, action, reason, enforced, cached
+);
 
 -- Everything that was refused (or challenged, or answered with a false success), per subject charged and ten minutes.
+-- `last_gap_ms`: how long after its last denial an episode goes on.
 CREATE OR REPLACE VIEW denied_subjects AS
 WITH (SELECT plan FROM reading_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})) AS plan
+SELECT * FROM
+(
 SELECT slot, scenario, route, dimension, limit_name, subject, action, reason, enforced, records, denials, established,
        first_at, last_at, last_gap_ms
 FROM denials_10m
 WHERE slot >= {from:DateTime64(3, 'UTC')} AND slot < {to:DateTime64(3, 'UTC')}
   AND (slot, build) IN (SELECT p.1, p.2 FROM (SELECT arrayJoin(plan.1) AS p))
 UNION ALL
-SELECT slot, scenario, route, dimension, limit_name, subject, action, reason, enforced, records, denials, established,
-       first_at, last_at, last_gap_ms
-FROM live_denials(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')});
+SELECT toStartOfTenMinutes(ts) AS slot, scenario, route, dimension, limit_name, subject, action, reason, enforced,
+       count() AS records, sum(count) AS denials, sumIf(count, ifNull(established, false)) AS established,
+       min(ts) AS first_at, max(ts) AS last_at,
+       argMax(greatest(least(ifNull(window_s, 0), 1000000000) * 1000, 600000),
+           (ts, greatest(least(ifNull(window_s, 0), 1000000000) * 1000, 600000))) AS last_gap_ms
+FROM decisions FINAL
+WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')} AND action IN ('challenge', 'deny', 'shadow')
+  AND toStartOfHour(ts) IN (SELECT arrayJoin(plan.2))
+  AND toStartOfTenMinutes(ts) NOT IN (SELECT arrayJoin(plan.1).1)
+GROUP BY slot, scenario, route, dimension, limit_name, subject, action, reason, enforced
+);
 
 -- Who was seen with whom: one row per combination of user, device, address and so on, answer, and ten minutes. `over`:
 -- the user's own limit was exceeded.
 CREATE OR REPLACE VIEW sightings AS
 WITH (SELECT plan FROM reading_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})) AS plan
+SELECT * FROM
+(
 SELECT slot, user, device, ip, ip_prefix, asn, api_key, others, action, reason, enforced, established, over,
        records, denials, requests, first_at, last_at
 FROM sightings_10m
 WHERE slot >= {from:DateTime64(3, 'UTC')} AND slot < {to:DateTime64(3, 'UTC')}
   AND (slot, build) IN (SELECT p.1, p.2 FROM (SELECT arrayJoin(plan.1) AS p))
 UNION ALL
-SELECT slot, user, device, ip, ip_prefix, asn, api_key, others, action, reason, enforced, established, over,
-       records, denials, requests, first_at, last_at
-FROM live_sightings(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')});
+SELECT toStartOfTenMinutes(ts) AS slot, user, device, ip, ip_prefix, attrs['asn'] AS asn, api_key, others, action, reason, enforced,
+       max(ifNull(established, false)) AS established,
+       max(arrayExists(v -> has(splitByChar('+', splitByChar(':', toString(v))[1]), 'user'), violated)) AS over,
+       count() AS records, sum(count) AS denials, sum(count * sample_weight) AS requests,
+       min(ts) AS first_at, max(ts) AS last_at
+FROM decisions FINAL
+WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
+  AND toStartOfHour(ts) IN (SELECT arrayJoin(plan.2))
+  AND toStartOfTenMinutes(ts) NOT IN (SELECT arrayJoin(plan.1).1)
+GROUP BY slot, user, device, ip, ip_prefix, asn, api_key, others, action, reason, enforced
+);
