@@ -27,6 +27,7 @@ from penaltybox.cli import (
     policy,
     quota,
     replay,
+    report,
     restore,
     roles,
     serve,
@@ -74,6 +75,7 @@ app.add_typer(quota.app, name="quota", rich_help_panel=_LOOK)
 app.command("keys", rich_help_panel=_LOOK)(keys.keys)
 app.command("clean", rich_help_panel=_LOOK)(keys.clean)
 app.command("forget", rich_help_panel=_LOOK)(forget.forget)
+app.add_typer(report.app, name="report", rich_help_panel=_LOOK)
 app.command("audit", rich_help_panel=_LOOK)(audit.audit)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_LOOK)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)

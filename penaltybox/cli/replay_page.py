@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.report import Report
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
+STYLE = Path(__file__).with_name("page_style.css")
 
 
 def check_page(path: Path) -> None:
@@ -83,5 +84,11 @@ def page(report: Report, versions: Mapping[Side, str], failures: Sequence[Failur
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     drawn = {name: Markup(svg) for name, svg in plots(report).items()}  # noqa: S704 - matplotlib escapes its texts
     return template.render(
-        report=report, headline=headline(report), plots=drawn, versions=versions, failures=failures, changes=CHANGES
+        style=Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704 - a file of this package
+        report=report,
+        headline=headline(report),
+        plots=drawn,
+        versions=versions,
+        failures=failures,
+        changes=CHANGES,
     )

@@ -2,71 +2,41 @@
 
 from __future__ import annotations
 
-import io
-import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from penaltybox.cli.plots import VARIABLES, legend, short, style, svg
 from penaltybox.cli.replay_words import plain, rung_text
 from penaltybox.contracts.labels import STANDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.axes import Axes
-
     from penaltybox.contracts.rates import Rate
     from penaltybox.processors.replay.report import Report, Row
 
-# Colours that nothing else uses stand for the page's variables.
-_VARIABLES: Final = {
-    "ink": "#010203",
-    "faint": "#040506",
-    "baseline": "#070809",
-    "candidate": "#0a0b0c",
-    "legitimate": "#0d0e0f",
-    "abusive": "#101112",
-    "unknown": "#131415",
-}
 _ROWS: Final = 14
-_NAME: Final = 38
 _FADED: Final = 0.45
 """How strong the bars of shadow rules are."""
-_STYLE: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "penaltybox",
-    "text.parse_math": False,
-    "font.size": 10,
-    "text.color": _VARIABLES["ink"],
-    "axes.labelcolor": _VARIABLES["ink"],
-    "axes.edgecolor": _VARIABLES["faint"],
-    "xtick.color": _VARIABLES["ink"],
-    "ytick.color": _VARIABLES["ink"],
-    "grid.color": _VARIABLES["faint"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 
 def plots(report: Report) -> dict[str, str]:
     """Name -> SVG, of those that have something to show: ``changes``, ``rates``, ``times``."""
     found = {}
-    with mpl.rc_context(_STYLE):
+    with style():
         rows = [row for row in report.rows if row.change.new.total or row.change.gone.total][:_ROWS]
         if rows:
-            found["changes"] = _svg(
+            found["changes"] = svg(
                 _changes(rows), "changes", "Subjects newly and no longer penalised, by rule and rung"
             )
         if any(rate.low is not None for _, _, rate in _known_rates(report)):
-            found["rates"] = _svg(_rates(report), "rates", "False discovery and false positive rates of both sides")
+            found["rates"] = svg(_rates(report), "rates", "False discovery and false positive rates of both sides")
         if any(sum(counts) for counts in report.times.penalties.values()):
-            found["times"] = _svg(_times(report), "times", "Penalties and stopped requests over time, both sides")
+            found["times"] = svg(_times(report), "times", "Penalties and stopped requests over time, both sides")
     return found
 
 
@@ -80,18 +50,18 @@ def _changes(rows: Sequence[Row]) -> Figure:
         for standing in STANDINGS:
             counts = [sign * getattr(getattr(row.change, name), standing) for row in rows]
             label = standing if sign == 1 else None
-            bars = axes.barh(places, counts, left=begun, color=_VARIABLES[standing], height=0.7, label=label)
+            bars = axes.barh(places, counts, left=begun, color=VARIABLES[standing], height=0.7, label=label)
             for bar, row in zip(bars, rows, strict=True):
                 bar.set_alpha(_FADED if row.shadow else None)
             begun = [start + count for start, count in zip(begun, counts, strict=True)]
-    axes.set_yticks(places, [_short(f"{row.dimension}: {plain(row.rule)} → {rung_text(row)}") for row in rows])
+    axes.set_yticks(places, [short(f"{row.dimension}: {plain(row.rule)} → {rung_text(row)}") for row in rows])
     axes.invert_yaxis()
-    axes.axvline(0, color=_VARIABLES["ink"], linewidth=0.8)
+    axes.axvline(0, color=VARIABLES["ink"], linewidth=0.8)
     gone = "← no longer penalised · " if any(row.change.gone.total for row in rows) else ""
     axes.set_xlabel(f"{gone}subjects · newly penalised →")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -115,17 +85,17 @@ def _rates(report: Report) -> Figure:
         mine = [(names.index(name) + shift, rate) for name, whose, rate in known if whose == side]
         for place, rate in mine:
             low, high = (rate.low or 0.0) * 100, (rate.high or 0.0) * 100
-            axes.plot([low, high], [place, place], color=_VARIABLES[side], linewidth=2, solid_capstyle="butt")
+            axes.plot([low, high], [place, place], color=VARIABLES[side], linewidth=2, solid_capstyle="butt")
         values = [(rate.value or 0.0) * 100 for _, rate in mine]
         axes.plot(
-            values, [place for place, _ in mine], "o", color=_VARIABLES[side], label=side, markersize=6, clip_on=False
+            values, [place for place, _ in mine], "o", color=VARIABLES[side], label=side, markersize=6, clip_on=False
         )
-    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.grid(visible=True, axis="x", linewidth=0.4)
     axes.set_xlabel("per cent, with the 95 % interval")
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -141,37 +111,12 @@ def _times(report: Report) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True)
     for axes, title, series in ((above, "penalties", times.penalties), (below, "requests stopped", times.stopped)):
         for side, line in (("baseline", "-"), ("candidate", "--")):
-            axes.stairs(series[side], edges, color=_VARIABLES[side], linewidth=1.6, linestyle=line, label=side)
+            axes.stairs(series[side], edges, color=VARIABLES[side], linewidth=1.6, linestyle=line, label=side)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(title)
         axes.grid(visible=True, axis="y", linewidth=0.4)
     locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call] # as above
     below.xaxis.set_major_locator(locator)
     below.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
-    _legend(above)
+    legend(above)
     return figure
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, borderaxespad=0.2)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _NAME else f"{text[: _NAME - 1]}…"
-
-
-def _svg(figure: Figure, name: str, title: str) -> str:
-    """The figure as an element of a page: ids of its own, colours of the page, said for those who cannot see it."""
-    FigureCanvasSVG(figure)
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = drawn.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<style type="text/css">.*?</style>', "", text, flags=re.DOTALL)
-    text = re.sub(r' id="', f' id="{name}-', text)
-    text = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", text)
-    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
-    for variable, colour in _VARIABLES.items():
-        text = text.replace(colour, f"var(--{variable})")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

@@ -102,7 +102,7 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
     out: dict[str, dict[str, Any]] = defaultdict(
         lambda: (
             {"episodes": 0, "immature": 0, "labelled": 0, "legitimate": 0.0, "seen": [], "hurt": []}
-            | {"clusters": defaultdict(int), "strata": {True: [], False: []}, "weighted": None}
+            | {"clusters": defaultdict(list), "strata": {True: [], False: []}, "weighted": None}
         )
     )
     limited = set()
@@ -117,7 +117,7 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
         abusive = any(label in ABUSE for label, _ in mine)
         kinds = {k for k, ts in mine if k in WEIGHT and e.started <= ts <= e.ended + horizon[k]}
         row["labelled"] += bool(abusive or kinds)
-        row["clusters"][e.subject] += bool(abusive or kinds)
+        row["clusters"][e.subject].append((bool(abusive or kinds), 0.0 if abusive else product(kinds)))
         row["legitimate"] += 0.0 if abusive else product(kinds)
     seen = {
         canonical(dimension, value)
@@ -136,8 +136,25 @@ def false_positives(world: World, from_ms: int, to_ms: int, as_of_ms: int, matur
             row["seen"].append(p)
             row["hurt"].append(p if subject in limited else 0.0)
     for row in out.values():
+        row["estimate"] = estimate(row["clusters"], labels)
         row["weighted"] = weighted(row["strata"])
     return {name: row for name, row in out.items() if row["episodes"] + row["immature"] or row["seen"]}
+
+
+def estimate(
+    clusters: dict[str, list[tuple[bool, float]]], labels: dict[str, list[tuple[str, int]]]
+) -> dict[str, float]:
+    """FDR among episodes of subjects with a label, whenever it came; subjects are what is independent."""
+    numbers, good = [], 0.0
+    for subject, judged in clusters.items():
+        mine = labels.get(subject, [])
+        abusive = any(k in ABUSE for k, _ in mine)
+        p = 0.0 if abusive else product({k for k, _ in mine if k in WEIGHT and k not in ONLY_LIMITED})
+        told = abusive or p > 0
+        numbers.append(len(judged) if told else sum(known for known, _ in judged))
+        good += max(p * len(judged), sum(q for _, q in judged)) if told else sum(q for _, q in judged)
+    known = sum(numbers)
+    return {"n": known**2 / sum(n * n for n in numbers), "share": good / known} if known else {"n": 0, "share": 0}
 
 
 def weighted(strata: dict[bool, list[float | None]]) -> dict[str, float]:

@@ -83,9 +83,10 @@ SELECT dimension,
            good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_low,
        if(isNull(fdr_lower_bound), NULL, least(1, (good_share + z * z / (2 * episodes) + z * sqrt(
            good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_high,
-       if(labelled > 0, labelled * labelled / sum(known * known), 0) AS fdr_n,
+       sum(if(told, n, known)) AS fdr_labelled, sum(if(told, greatest(p * n, good), good)) AS fdr_legitimate,
+       if(fdr_labelled > 0, fdr_labelled * fdr_labelled / sum(if(told, n, known) * if(told, n, known)), 0) AS fdr_n,
        multiIf(fdr_n < 30, 'insufficient', fdr_n < 100, 'report only', 'actionable') AS fdr_estimate_status,
-       if(labelled > 0, least(1, legitimate / labelled), 0) AS known_share,
+       if(fdr_labelled > 0, least(1, fdr_legitimate / fdr_labelled), 0) AS known_share,
        if(fdr_estimate_status = 'insufficient', NULL, known_share) AS fdr_estimate,
        if(isNull(fdr_estimate), NULL, greatest(0, (known_share + z * z / (2 * fdr_n) - z * sqrt(
            known_share * (1 - known_share) / fdr_n + z * z / (4 * fdr_n * fdr_n))) / (1 + z * z / fdr_n))) AS fdr_estimate_low,
