@@ -70,76 +70,93 @@ GROUP BY dimension, value;
 -- FDR and FPR per dimension with 95 % intervals (docs/analytics.md defines every column, docs/decisions/0025 says why).
 -- matures_s = -1 takes the times of label_weights; another value replaces all of them.
 CREATE OR REPLACE VIEW false_positives_as_of AS
-SELECT * EXCEPT (good_share, known_share, limited_good, unlimited_good, squares, a, b, an, bn, a_low, a_high, b_low, b_high)
+SELECT dimension, episodes, immature, labelled, legitimate, fdr_status,
+       if(fdr_known, good_share, NULL) AS fdr_lower_bound,
+       if(fdr_known, good_low, NULL) AS fdr_low,
+       if(fdr_known, good_high, NULL) AS fdr_high,
+       fdr_labelled, fdr_legitimate, fdr_n, fdr_estimate_status,
+       if(fdr_n < 30, NULL, known_share) AS fdr_estimate,
+       if(fdr_n < 30, NULL, known_low) AS fdr_estimate_low,
+       if(fdr_n < 30, NULL, known_high) AS fdr_estimate_high,
+       legitimate_seen, legitimate_limited, limited_seen, unlimited_seen, limited_labelled, unlimited_labelled,
+       limited_weight, unlimited_weight, fpr_n, fpr_status,
+       if(fpr_known, limited_good / (limited_good + unlimited_good), NULL) AS fpr,
+       if(fpr_known, if(a_low + b_high > 0, a_low / (a_low + b_high), 0), NULL) AS fpr_low,
+       if(fpr_known, if(a_high + b_low > 0, a_high / (a_high + b_low), 1), NULL) AS fpr_high
 FROM
 (
-WITH 1.959963984540054 AS z
-SELECT dimension,
-       sum(n) AS episodes, sum(young) AS immature, sum(known) AS labelled, sum(good) AS legitimate,
-       multiIf(episodes < 30, 'insufficient', labelled = 0, 'unlabelled', episodes < 100, 'report only', 'actionable') AS fdr_status,
-       if(episodes > 0, least(1, legitimate / episodes), 0) AS good_share,
-       if(fdr_status IN ('insufficient', 'unlabelled'), NULL, good_share) AS fdr_lower_bound,
-       if(isNull(fdr_lower_bound), NULL, greatest(0, (good_share + z * z / (2 * episodes) - z * sqrt(
-           good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_low,
-       if(isNull(fdr_lower_bound), NULL, least(1, (good_share + z * z / (2 * episodes) + z * sqrt(
-           good_share * (1 - good_share) / episodes + z * z / (4 * episodes * episodes))) / (1 + z * z / episodes))) AS fdr_high,
-       sum(if(told, n, known)) AS fdr_labelled, sum(if(told, greatest(p * n, good), good)) AS fdr_legitimate,
-       if(fdr_labelled > 0, fdr_labelled * fdr_labelled / sum(if(told, n, known) * if(told, n, known)), 0) AS fdr_n,
-       multiIf(fdr_n < 30, 'insufficient', fdr_n < 100, 'report only', 'actionable') AS fdr_estimate_status,
-       if(fdr_labelled > 0, least(1, fdr_legitimate / fdr_labelled), 0) AS known_share,
-       if(fdr_estimate_status = 'insufficient', NULL, known_share) AS fdr_estimate,
-       if(isNull(fdr_estimate), NULL, greatest(0, (known_share + z * z / (2 * fdr_n) - z * sqrt(
-           known_share * (1 - known_share) / fdr_n + z * z / (4 * fdr_n * fdr_n))) / (1 + z * z / fdr_n))) AS fdr_estimate_low,
-       if(isNull(fdr_estimate), NULL, least(1, (known_share + z * z / (2 * fdr_n) + z * sqrt(
-           known_share * (1 - known_share) / fdr_n + z * z / (4 * fdr_n * fdr_n))) / (1 + z * z / fdr_n))) AS fdr_estimate_high,
-       sumIf(p, seen) AS legitimate_seen, sumIf(p, seen AND n > 0) AS legitimate_limited,
-       countIf(seen AND n > 0) AS limited_seen, countIf(seen AND n = 0) AS unlimited_seen,
-       countIf(seen AND n > 0 AND told) AS limited_labelled, countIf(seen AND n = 0 AND told) AS unlimited_labelled,
-       if(limited_labelled > 0, limited_seen / limited_labelled, 0) AS limited_weight,
-       if(unlimited_labelled > 0, unlimited_seen / unlimited_labelled, 0) AS unlimited_weight,
-       legitimate_limited * limited_weight AS limited_good,
-       (legitimate_seen - legitimate_limited) * unlimited_weight AS unlimited_good,
-       sumIf(p * p, seen AND n > 0) * limited_weight * limited_weight
-           + sumIf(p * p, seen AND n = 0) * unlimited_weight * unlimited_weight AS squares,
-       if(squares > 0, (limited_good + unlimited_good) * (limited_good + unlimited_good) / squares, 0) AS fpr_n,
-       multiIf(fpr_n < 30, 'insufficient', (limited_seen > 0 AND limited_labelled = 0) OR (unlimited_seen > 0 AND unlimited_labelled = 0),
-           'unlabelled', fpr_n < 100, 'report only', 'actionable') AS fpr_status,
-       if(fpr_status IN ('insufficient', 'unlabelled'), NULL, limited_good / (limited_good + unlimited_good)) AS fpr,
-       if(limited_labelled > 0, least(1, legitimate_limited / limited_labelled), 0) AS a,
-       if(unlimited_labelled > 0, least(1, (legitimate_seen - legitimate_limited) / unlimited_labelled), 0) AS b,
-       greatest(limited_labelled, 1) AS an, greatest(unlimited_labelled, 1) AS bn,
-       limited_seen * greatest(0, (a + z * z / (2 * an) - z * sqrt(a * (1 - a) / an + z * z / (4 * an * an))) / (1 + z * z / an)) AS a_low,
-       limited_seen * least(1, (a + z * z / (2 * an) + z * sqrt(a * (1 - a) / an + z * z / (4 * an * an))) / (1 + z * z / an)) AS a_high,
-       unlimited_seen * greatest(0, (b + z * z / (2 * bn) - z * sqrt(b * (1 - b) / bn + z * z / (4 * bn * bn))) / (1 + z * z / bn)) AS b_low,
-       unlimited_seen * least(1, (b + z * z / (2 * bn) + z * sqrt(b * (1 - b) / bn + z * z / (4 * bn * bn))) / (1 + z * z / bn)) AS b_high,
-       if(isNull(fpr), NULL, if(a_low + b_high > 0, a_low / (a_low + b_high), 0)) AS fpr_low,
-       if(isNull(fpr), NULL, if(a_high + b_low > 0, a_high / (a_high + b_low), 1)) AS fpr_high
-FROM
-(
-    SELECT dimension, subject, max(u.seen) AS seen, sum(u.n) AS n, sum(u.young) AS young, sum(u.known) AS known,
-           sum(u.good) AS good, max(u.told) AS told, max(u.p) AS p
+    WITH 1.959963984540054 AS z
+    SELECT *,
+           multiIf(episodes < 30, 'insufficient', labelled = 0, 'unlabelled', episodes < 100, 'report only', 'actionable') AS fdr_status,
+           episodes >= 30 AND labelled > 0 AS fdr_known,
+           greatest(0, (good_share + z * z / (2 * good_n) - z * sqrt(good_share * (1 - good_share) / good_n + z * z / (4 * good_n * good_n))) / (1 + z * z / good_n)) AS good_low,
+           least(1, (good_share + z * z / (2 * good_n) + z * sqrt(good_share * (1 - good_share) / good_n + z * z / (4 * good_n * good_n))) / (1 + z * z / good_n)) AS good_high,
+           multiIf(fdr_n < 30, 'insufficient', fdr_n < 100, 'report only', 'actionable') AS fdr_estimate_status,
+           greatest(0, (known_share + z * z / (2 * known_n) - z * sqrt(known_share * (1 - known_share) / known_n + z * z / (4 * known_n * known_n))) / (1 + z * z / known_n)) AS known_low,
+           least(1, (known_share + z * z / (2 * known_n) + z * sqrt(known_share * (1 - known_share) / known_n + z * z / (4 * known_n * known_n))) / (1 + z * z / known_n)) AS known_high,
+           multiIf(fpr_n < 30, 'insufficient', nobody, 'unlabelled', fpr_n < 100, 'report only', 'actionable') AS fpr_status,
+           fpr_n >= 30 AND NOT nobody AS fpr_known,
+           limited_seen * greatest(0, (a + z * z / (2 * a_n) - z * sqrt(a * (1 - a) / a_n + z * z / (4 * a_n * a_n))) / (1 + z * z / a_n)) AS a_low,
+           limited_seen * least(1, (a + z * z / (2 * a_n) + z * sqrt(a * (1 - a) / a_n + z * z / (4 * a_n * a_n))) / (1 + z * z / a_n)) AS a_high,
+           unlimited_seen * greatest(0, (b + z * z / (2 * b_n) - z * sqrt(b * (1 - b) / b_n + z * z / (4 * b_n * b_n))) / (1 + z * z / b_n)) AS b_low,
+           unlimited_seen * least(1, (b + z * z / (2 * b_n) + z * sqrt(b * (1 - b) / b_n + z * z / (4 * b_n * b_n))) / (1 + z * z / b_n)) AS b_high
     FROM
     (
-        SELECT dimension, subject, false AS seen, countIf(mature) AS n, countIf(NOT mature) AS young,
-               countIf(mature AND labelled) AS known, sumIf(legitimate, mature) AS good, false AS told, 0. AS p
-        FROM judged_episodes(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
-            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64})
-        GROUP BY dimension, subject
-        UNION ALL
-        SELECT substring(subject, 1, position(subject, ':') - 1), subject, false, 0, 0, 0, 0.,
-               abusive OR legitimate > 0, legitimate
-        FROM subject_labels(from = {from:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')},
-            matures_s = {matures_s:Int64})
-        UNION ALL
-        SELECT dimension, concat(dimension, ':', value), true, 0, 0, 0, 0., false, 0.
-        FROM seen_subjects(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
-        WHERE first_at < (SELECT mature_before FROM maturity(from = {from:DateTime64(3, 'UTC')},
-            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64}))
-    ) AS u
-    GROUP BY dimension, subject
-)
-GROUP BY dimension
-HAVING episodes + immature > 0 OR legitimate_seen > 0
+        SELECT *,
+               greatest(episodes, 1) AS good_n, least(1, legitimate / greatest(episodes, 1)) AS good_share,
+               if(fdr_squares > 0, fdr_labelled * fdr_labelled / fdr_squares, 0) AS fdr_n,
+               if(fdr_squares > 0, fdr_labelled * fdr_labelled / fdr_squares, 1) AS known_n,
+               least(1, fdr_legitimate / greatest(fdr_labelled, 1)) AS known_share,
+               greatest(limited_labelled, 1) AS a_n, least(1, legitimate_limited / greatest(limited_labelled, 1)) AS a,
+               greatest(unlimited_labelled, 1) AS b_n, least(1, legitimate_unlimited / greatest(unlimited_labelled, 1)) AS b,
+               (limited_seen > 0 AND limited_labelled = 0) OR (unlimited_seen > 0 AND unlimited_labelled = 0) AS nobody,
+               legitimate_limited * limited_weight AS limited_good, legitimate_unlimited * unlimited_weight AS unlimited_good,
+               if(limited_squares * limited_weight + unlimited_squares * unlimited_weight > 0,
+                   pow(legitimate_limited * limited_weight + legitimate_unlimited * unlimited_weight, 2)
+                   / (limited_squares * pow(limited_weight, 2) + unlimited_squares * pow(unlimited_weight, 2)), 0) AS fpr_n
+        FROM
+        (
+            SELECT *, limited_seen / greatest(limited_labelled, 1) AS limited_weight,
+                   unlimited_seen / greatest(unlimited_labelled, 1) AS unlimited_weight
+            FROM
+            (
+                SELECT dimension, sum(n) AS episodes, sum(young) AS immature, sum(known) AS labelled, sum(good) AS legitimate,
+                       sum(if(told, n, known)) AS fdr_labelled, sum(if(told, greatest(p * n, good), good)) AS fdr_legitimate,
+                       sum(pow(if(told, n, known), 2)) AS fdr_squares,
+                       sumIf(p, seen) AS legitimate_seen, sumIf(p, seen AND n > 0) AS legitimate_limited,
+                       sumIf(p, seen AND n = 0) AS legitimate_unlimited,
+                       countIf(seen AND n > 0) AS limited_seen, countIf(seen AND n = 0) AS unlimited_seen,
+                       countIf(seen AND n > 0 AND told) AS limited_labelled, countIf(seen AND n = 0 AND told) AS unlimited_labelled,
+                       sumIf(p * p, seen AND n > 0) AS limited_squares, sumIf(p * p, seen AND n = 0) AS unlimited_squares
+                FROM
+                (
+                    SELECT dimension, subject, max(u.seen) AS seen, sum(u.n) AS n, sum(u.young) AS young, sum(u.known) AS known,
+                           sum(u.good) AS good, max(u.told) AS told, max(u.p) AS p
+                    FROM
+                    (
+                        SELECT dimension, subject, false AS seen, countIf(mature) AS n, countIf(NOT mature) AS young,
+                               countIf(mature AND labelled) AS known, sumIf(legitimate, mature) AS good, false AS told, 0. AS p
+                        FROM judged_episodes(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
+                            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64})
+                        GROUP BY dimension, subject
+                        UNION ALL
+                        SELECT substring(subject, 1, position(subject, ':') - 1), subject, false, 0, 0, 0, 0.,
+                               abusive OR legitimate > 0, legitimate
+                        FROM subject_labels(from = {from:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')},
+                            matures_s = {matures_s:Int64})
+                        UNION ALL
+                        SELECT dimension, concat(dimension, ':', value), true, 0, 0, 0, 0., false, 0.
+                        FROM seen_subjects(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
+                        WHERE first_at < (SELECT mature_before FROM maturity(from = {from:DateTime64(3, 'UTC')},
+                            as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64}))
+                    ) AS u
+                    GROUP BY dimension, subject
+                )
+                GROUP BY dimension
+                HAVING episodes + immature > 0 OR legitimate_seen > 0
+            )
+        )
+    )
 )
 ORDER BY dimension;
 
