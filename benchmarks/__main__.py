@@ -17,6 +17,7 @@ BENCHES = {
     "worker_rss_1m_mb": ["worker_rss"],
     "store_writes": ["store_writes"],
     "analytics_rows": ["analytics_rows"],
+    "dashboard_query_max_ms": ["dashboard_queries"],
     "publish_overhead_us": ["publish_overhead"],
     "counter_memory": ["counter_memory"],
     "replay_file": ["replay_file"],
