@@ -17,7 +17,7 @@ from typing import Final
 
 from penaltybox.embedded.clickhouse_server import ClickHouseServer
 from penaltybox.sinks.clickhouse import queries, rollups
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 
 ROWS: Final = int(os.environ.get("ROWS", "10000000"))
@@ -86,7 +86,7 @@ FROM numbers({number})
 def main() -> None:
     """Print a JSON line for each query, and the slowest as `dashboard_query_max_ms`."""
     with tempfile.TemporaryDirectory() as folder, ClickHouseServer(Path(folder)) as server:
-        clickhouse = ClickHouse(server.url, "bench")
+        clickhouse = ClickHouse(server.url, "bench", answer_s=PATIENT_S)
         migrate(clickhouse)
         fill(clickhouse)
         started = time.perf_counter()

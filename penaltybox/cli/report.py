@@ -20,7 +20,7 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.processors.replay.times import parse_time
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.queries import BY_LABEL
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _report(
         raise ConfigurationError(f"--since {since} is not before --until {until}")
     if html is not None:
         check_page(html)
-    clickhouse = ClickHouse.of(settings())
+    clickhouse = ClickHouse.of(settings(), answer_s=PATIENT_S)
     try:
         report = Report(name=name, title=title, period=period, sections=make(clickhouse, period))
     finally:

@@ -23,7 +23,7 @@ from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.rollup_keeper import keep_rollups
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.records import table_topics
 from penaltybox.sinks.clickhouse.writer import Writer
 
@@ -82,7 +82,7 @@ async def run_analytics(
             lag=consumer_lag(app),
             exempt=lambda: pipeline.waiting,
         )
-        keeping = keep_rollups(clickhouse or ClickHouse.of(settings))
+        keeping = keep_rollups(clickhouse or ClickHouse.of(settings, answer_s=PATIENT_S))
         storing = (pipeline.prepare_batches(), pipeline.store_batches())
         jobs = [*storing, keeping, watching, *meter_role(registry, app, pipeline)]
         try:

@@ -17,7 +17,7 @@ from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.producers.campaign import Campaign
 from penaltybox.producers.campaign_cast import FARM_DEVICE, OFFICE_IP, Sizes
 from penaltybox.sinks.clickhouse import queries, rollups
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from tests.sinks.clickhouse.conftest import new_writer
 from tests.sinks.clickhouse.worlds import batch, penalty
@@ -45,7 +45,7 @@ def played(clickhouse_server: ClickHouseServer) -> Iterator[Played]:
     """The campaign in a database of its own, half of it rolled up."""
     campaign = Campaign(POLICY, start_ms=START_MS, sizes=SIZES)
     events = list(campaign.until(campaign.end_ms + 120_000))
-    clickhouse = ClickHouse(clickhouse_server.url, "report_campaign")
+    clickhouse = ClickHouse(clickhouse_server.url, "report_campaign", answer_s=PATIENT_S)
     migrate(clickhouse)
     writer = new_writer(clickhouse)
     steps = [penalty(n, f"device:home-{n % 9}", START_MS + n * 1000) for n in range(20)]

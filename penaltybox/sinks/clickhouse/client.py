@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONNECT_S: Final = 5
 ANSWER_S: Final = 30
+PATIENT_S: Final = 300
+"""For whoever asks for something large and has nothing else to do: reports, roll-ups."""
 RETRY_AFTER_MS: Final = 1000
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_PORTS: Final = {"http": 8123, "https": 8443}
@@ -44,21 +46,31 @@ class ClickHouse:
         username: unless the URL has one.
         password: unless the URL has one.
         ca: file with the CAs to trust instead of the system's, for ``https://``.
+        answer_s: how long an answer may take.
 
     Raises:
         ConfigurationError: a URL that is none of the three kinds, or a CA file that is not there.
     """
 
-    def __init__(self, url: str, database: str, username: str = "default", password: str = "", ca: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        database: str,
+        username: str = "default",
+        password: str = "",
+        ca: str = "",
+        *,
+        answer_s: int = ANSWER_S,
+    ) -> None:
         self._url = url
         self.database = database
-        self._options = _options(url, username, password, ca)
+        self._options = _options(url, username, password, ca, answer_s)
         self._client: Any = None
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, settings: Settings) -> ClickHouse:
-        """The ClickHouse of the settings.
+    def of(cls, settings: Settings, *, answer_s: int = ANSWER_S) -> ClickHouse:
+        """The ClickHouse of the settings; `answer_s`: how long an answer may take.
 
         Raises:
             ConfigurationError: a URL that is none of the three kinds.
@@ -69,6 +81,7 @@ class ClickHouse:
             settings.clickhouse_username,
             settings.clickhouse_password,
             settings.clickhouse_ca,
+            answer_s=answer_s,
         )
 
     def insert(self, table: str, rows: pa.Table) -> None:
@@ -143,7 +156,7 @@ class ClickHouse:
         )
 
 
-def _options(url: str, username: str, password: str, ca: str) -> dict[str, Any]:
+def _options(url: str, username: str, password: str, ca: str, answer_s: int) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme == "chdb":
         return {"interface": "chdb", "path": parts.path or ":memory:", "tz_mode": "aware"}
@@ -162,7 +175,7 @@ def _options(url: str, username: str, password: str, ca: str) -> dict[str, Any]:
         "password": unquote(parts.password) if parts.password else password,
         "compress": parts.hostname not in _LOOPBACK,
         "connect_timeout": CONNECT_S,
-        "send_receive_timeout": ANSWER_S,
+        "send_receive_timeout": answer_s,
         "autogenerate_session_id": False,
         "tz_mode": "aware",
     } | ({"ca_cert": ca} if ca else {})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penaltybox.contracts.subjects import Canonicaliser
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from penaltybox.sinks.clickhouse.writer import Writer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def clickhouse(clickhouse_server: ClickHouseServer, fresh_database: str) -> Iterator[ClickHouse]:
     """A migrated, empty database."""
-    made = ClickHouse(clickhouse_server.url, fresh_database)
+    made = ClickHouse(clickhouse_server.url, fresh_database, answer_s=PATIENT_S)
     migrate(made)
     yield made
     made.close()

@@ -6,7 +6,7 @@ import pytest
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.sinks.clickhouse import migrations, queries, rollups
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from tests.sinks.clickhouse.conftest import new_writer
 from tests.sinks.clickhouse.test_redelivery import VALUES, answers, batches, store
@@ -152,7 +152,7 @@ def test_rollups_outlive_their_rows(clickhouse: ClickHouse, writer: Writer) -> N
 
 @pytest.fixture
 def old_database(clickhouse_server: ClickHouseServer, fresh_database: str) -> Iterator[ClickHouse]:
-    made = ClickHouse(clickhouse_server.url, fresh_database)
+    made = ClickHouse(clickhouse_server.url, fresh_database, answer_s=PATIENT_S)
     yield made
     made.close()
 
@@ -172,7 +172,7 @@ def test_a_filled_database_of_version_2_is_upgraded_in_place(
     got = answers(old_database)
     build(old_database)
     assert answers(old_database) == got
-    other = ClickHouse(clickhouse_server.url, f"{old_database.database}_new")
+    other = ClickHouse(clickhouse_server.url, f"{old_database.database}_new", answer_s=PATIENT_S)
     migrate(other)
     store(new_writer(other), batches(world))
     assert answers(other) == got
