@@ -117,12 +117,15 @@ def test_the_farm_is_found_and_no_false_positive(told: Played, capsys: pytest.Ca
 
 @pytest.mark.parametrize("dimension", ["user", "device"])
 def test_rates_hold_the_hidden_truth(told: Played, dimension: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The intervals of FDR (among the labelled) and FPR contain what the campaign knows and told nobody."""
+    """The FPR's interval contains what the campaign knows and told nobody, and the FDR's lower bound is one.
+
+    Its abusers are labelled whenever they are refused, its honest people only when they pay: the FDR among the labelled
+    is too low there, as docs/analytics.md says.
+    """
     report.false_positives(since=SINCE, until=UNTIL, dimension=dimension, matures="1m", as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["rates"]
     fdr, fpr = true_rates(told, dimension)
     assert row["fdr_lower_bound"] <= fdr
-    assert row["fdr_estimate_status"] == "insufficient" or row["fdr_estimate_low"] <= fdr <= row["fdr_estimate_high"]
     assert row["fpr_low"] <= fpr <= row["fpr_high"]
 
 
