@@ -54,7 +54,7 @@ def stepping(records: list[Record]) -> float:
         for resident in stepped.queued:  # what a write, or a look at the stored version, would do to it
             resident.verified_s = verified_s
             resident.kept = ()
-            resident.queued = resident.dirty = resident.urgent = False
+            resident.queued = resident.dirty = resident.urgent = resident.renew = False
             resident.state.outbox = []
     return (len(records) - WARM) / (time.perf_counter() - start)
 
