@@ -71,6 +71,25 @@ async def watch(
             )
 
 
+def check_membership(consumer: Any) -> None:
+    """Look whether the consumer still takes part in its group.
+
+    aiokafka 0.14 ends that part of itself on an error that it did not expect, for example "Did we not perform
+    bootstrap?" after an overloaded broker has told it of no brokers at all. It tells those who ask for records, but a
+    consumer without partitions is not asked.
+
+    Raises:
+        StalledError: it does not.
+    """
+    client = getattr(getattr(consumer, "_thread", None), "_consumer", None)
+    routine = getattr(getattr(client, "_coordinator", None), "_coordination_task", None)
+    if routine is not None and routine.done() and not routine.cancelled() and routine.exception() is not None:
+        raise StalledError(
+            f"The consumer has left its group for good ({routine.exception()}); ending so that a fresh process takes "
+            "over."
+        )
+
+
 def consumer_lags(app: Any) -> Callable[[], Awaitable[dict[Any, int] | None]]:
     """The lag of each partition of an app's consumer, as a function: records that are not acknowledged.
 
@@ -100,11 +119,13 @@ def consumer_lags(app: Any) -> Callable[[], Awaitable[dict[Any, int] | None]]:
 def consumer_lag(app: Any) -> Callable[[], Awaitable[int]]:
     """The lag of an app's consumer, as a function: records behind the broker's ends, delivered ones included.
 
-    0 when the broker does not answer: ending the process would not bring it back.
+    0 when the broker does not answer: ending the process would not bring it back. Raises `StalledError` when the
+    consumer has left its group for good: then it holds nothing, has no lag, and never gets a partition again.
     """
 
     async def lag() -> int:
         consumer = app.consumer
+        check_membership(consumer)
         held = consumer.tracker.unacknowledged()
         partitions = consumer.assignment()
         if not partitions:

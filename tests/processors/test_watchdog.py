@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from penaltybox.processors.watchdog import Stall, StalledError, watch
+from penaltybox.processors.watchdog import Stall, StalledError, check_membership, watch
 
 
 def test_no_progress_with_lag_is_a_stall_after_the_limit() -> None:
@@ -35,3 +36,22 @@ async def test_a_stall_raises_with_figures() -> None:
 
     with pytest.raises(StalledError, match=r"at least 7 records"):
         await asyncio.wait_for(watch(0.05, progress=lambda: 1, lag=lag, exempt=lambda: False), timeout=5)
+
+
+async def test_a_consumer_that_left_its_group_for_good_ends_the_process() -> None:
+    """It holds no partitions and so has no lag; aiokafka's routine has ended with an error, and nobody would notice."""
+
+    async def fails() -> None:
+        raise RuntimeError("Did we not perform bootstrap?")
+
+    def consumer(routine: asyncio.Task[None]) -> SimpleNamespace:
+        client = SimpleNamespace(_coordinator=SimpleNamespace(_coordination_task=routine))
+        return SimpleNamespace(_thread=SimpleNamespace(_consumer=client))
+
+    ended, runs = asyncio.create_task(fails()), asyncio.create_task(asyncio.sleep(60))
+    await asyncio.wait([ended])
+    check_membership(SimpleNamespace())  # not started yet
+    check_membership(consumer(runs))
+    with pytest.raises(StalledError, match="Did we not perform bootstrap"):
+        check_membership(consumer(ended))
+    runs.cancel()
