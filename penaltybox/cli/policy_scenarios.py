@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings
+from penaltybox.cli.console import AsJson, PolicyFile, err, out, print_json, settings
 from penaltybox.cli.policy_source import read_file
 from penaltybox.contracts.errors import ConfigurationError
 
@@ -35,7 +35,8 @@ def try_out(
     """Play scenarios through a policy, and say what came otherwise than expected, and which rules nothing tests.
 
     A scenario is a folder with decisions.jsonl and expected.jsonl, and with its own policy.yaml if it is not about the
-    policy of the option; docs/policy.md describes the lines. Exit code 1 when something differs. Needs no server.
+    policy of the option; docs/policy.md describes the lines. Exit code 1 when something differs, 2 when a folder is
+    no scenario; the others are played all the same. Needs no server.
 
         penaltybox policy test scenarios/ --policy policy.yaml
     """
@@ -45,8 +46,13 @@ def try_out(
     outcomes: list[Outcome] = []
     rules: dict[tuple[str, int], str] = {}
     fired: set[tuple[str, int]] = set()
+    broken: list[str] = []
     for folder in _scenarios(folders):
-        played = play(folder, usual)
+        try:
+            played = play(folder, usual)
+        except ConfigurationError as error:  # the others are told all the same
+            broken.append(str(error))
+            continue
         outcomes.append(Outcome(folder.name, differences(played)))
         own = "" if not (folder / "policy.yaml").exists() else f" ({folder.name})"
         for rule in played.rules:
@@ -55,9 +61,14 @@ def try_out(
     uncovered = [name for place, name in rules.items() if place not in fired]
     failed = [one for one in outcomes if one.differences]
     if as_json:
-        print_json({"scenarios": len(outcomes), "failed": failed, "rules": len(rules), "uncovered": uncovered})
+        print_json({"scenarios": len(outcomes), "failed": failed, "rules": len(rules), "uncovered": uncovered,
+                    "broken": broken})  # fmt: skip
     else:
         _show(outcomes, failed, len(rules), uncovered)
+    for sentence in broken[:-1]:
+        err.print(sentence, markup=False)
+    if broken:
+        raise ConfigurationError(broken[-1])
     if failed:
         raise typer.Exit(1)
 

@@ -202,3 +202,17 @@ def test_commands_work_by_the_policy_in_force(call: Callable[..., Any]) -> None:
     assert yaml.safe_load(call("show").stdout)["limits"] == msgspec.to_builtins(
         json.loads(call("show", "--json").stdout)["policy"]["limits"]
     )
+
+
+def test_a_broken_scenario_hides_no_other(call: Callable[..., Any], tmp_path: Path) -> None:
+    """It is told, with exit code 2; what came of the others is told before."""
+    for name, line in (("a", "{"), ("b", ""), ("c", "[1]")):
+        folder = tmp_path / "all" / name
+        folder.mkdir(parents=True)
+        (folder / "decisions.jsonl").write_text(line)
+        (folder / "expected.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match=r"c/decisions.jsonl:1: got '\[1\]', wanted a JSON object"):
+        call("test", "all")
+    (tmp_path / "all" / "a" / "decisions.jsonl").write_text("")
+    (tmp_path / "all" / "c" / "decisions.jsonl").write_text("")
+    assert "3 of 3 scenarios" in call("test", "all").stdout
