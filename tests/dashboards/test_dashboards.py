@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from dashboards import __main__ as making
 from dashboards.alerts import RULES
 from dashboards.panels import CLICKHOUSE_UID, PLUGIN, PROMETHEUS_UID, TAG
-from penaltybox.sinks.clickhouse.client import ClickHouse
+from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from tests.dashboards.macros import ALL, UnknownMacroError, View
 from tests.dashboards.world import LENGTH_MS, START_MS, store_world
@@ -98,8 +98,8 @@ PROMQL += [(rule.uid, rule.query) for rule in RULES if not rule.is_sql]
 @pytest.fixture(scope="module")
 def clickhouse(clickhouse_server: ClickHouseServer) -> Iterator[ClickHouse]:
     """The demo's hour, stored."""
-    made = ClickHouse(clickhouse_server.url, "dashboards")
-    made._options["send_receive_timeout"] = 200.0  # planning nested views takes seconds of a busy machine
+    # Planning nested views takes seconds of a busy machine.
+    made = ClickHouse(clickhouse_server.url, "dashboards", answer_s=PATIENT_S)
     migrate(made)
     played = store_world(made)
     assert played.penalties
