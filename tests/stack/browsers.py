@@ -34,7 +34,7 @@ class Window:
 
     def __init__(self, browser: Browser, **options: Any) -> None:
         self._context = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
-        self._context.set_default_timeout(60_000)
+        self._context.set_default_timeout(90_000)
         self.page: Page = self._context.new_page()
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
