@@ -191,7 +191,7 @@ class Console:
 
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.log
-        said = re.search(r"http://127\.0\.0\.1:(\d+)/#token=", self.log)
+        said = re.search(r"Console: http://127\.0\.0\.1:(\d+)/", self.log)
         if said is None:
             return False
         self.port = int(said[1])

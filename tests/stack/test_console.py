@@ -180,6 +180,7 @@ def test_nobody_without_the_token(console: Console) -> None:
         for given in ("", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, f"Basic {TOKEN}"):
             got = console.ask(route.path, body, authorization=given)
             assert got.status == (200 if route.open else 401), (route.path, given)
+    assert TOKEN not in console.log
     for path in page_files():
         assert TOKEN.encode() not in fetch(console.port, path).body
 

@@ -69,7 +69,9 @@ def console(
     listener = serving.listen(host, values.console_port if port is None else port)
     where = serving.address_of(listener)
     warning = serving.exposure(host)
-    out.print(f"Console: {where}/#token={token}", markup=False, soft_wrap=True)
+    # Output may end in a log: a token that was given is not repeated there.
+    shown = f"{where}/ (its token is PENALTYBOX_CONSOLE_TOKEN)" if values.console_token else f"{where}/#token={token}"
+    out.print(f"Console: {shown}", markup=False, soft_wrap=True)
     if warning:
         out.print(warning, markup=False)
     out.print("Ctrl-C ends it.")
