@@ -60,6 +60,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of the requests that are checked at all; the others are allowed."""
     publish_percent: float = 100
     """Share of the allowed requests that are published; refusals always are."""
+    probe_percent: float = 0
+    """Share of the denials by a limit that become challenges, so that false positives can be measured; 0 is none."""
     allow_cache_ms: int = 0
     """How long a process may let a subject with much quota left through without asking Redis again."""
     messages: dict[str, dict[str, str]] = {}

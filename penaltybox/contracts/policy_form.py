@@ -72,6 +72,7 @@ def _scenario(one: Scenario) -> Document:
         "newcomers": one.newcomers_percent,
         "check": one.check_percent,
         "publish": one.publish_percent,
+        "probe": one.probe_percent,
         "messages": {answer: dict(texts) for answer, texts in one.messages.items()},
     }
     return made | ({"allow_cache": span(one.allow_cache_ms)} if one.allow_cache_ms else {})

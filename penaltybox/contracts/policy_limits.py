@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 Limits = dict[str, dict[str, tuple[Limit, ...]]]
 _LIMIT_KEYS: Final = ("name", "limit", "window", "algorithm", "burst", "slots", "answer", "dry_run")
 _SCENARIO_KEYS: Final = (
-    "routes", "failure", "deadline", "missing", "costs", "newcomers", "check", "publish", "allow_cache", "messages",
+    "routes", "failure", "deadline", "missing", "costs", "newcomers", "check", "publish", "probe", "allow_cache",
+    "messages",
 )  # fmt: skip
 _ROUTE: Final = re.compile(r"([A-Z]{3,16} )?/[^\s?#*]*")
 _WITH_BURST: Final = ("token_bucket", "leaky_bucket", "gcra")
 _MAX_DEADLINE_MS: Final = 10_000
 _MAX_ALLOW_CACHE_MS: Final = 1000
 _MAX_COST: Final = 1 << 31
+_MAX_PROBE_PERCENT: Final = 5
 # A level of limit x window must be exact in a double, Lua's only number.
 _MAX_LEVEL: Final = 1 << 53
 
@@ -106,6 +108,7 @@ def _scenario(node: Node, dimensions: dict[str, tuple[Limit, ...]]) -> Scenario:
         newcomers_percent=node.integer("newcomers", 100, least=1, most=100),
         check_percent=_percent(node.child("check", 100)),
         publish_percent=_percent(node.child("publish", 100)),
+        probe_percent=_probe(node.child("probe", 0)),
         allow_cache_ms=allow_cache_ms,
         messages=_messages(node.child("messages", {})),
     )
@@ -134,6 +137,13 @@ def _percent(node: Node) -> float:
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 100:  # noqa: PLR2004 - percent
         raise node.error(value, "a percentage above 0 and up to 100")
+    return value
+
+
+def _probe(node: Node) -> float:
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_PROBE_PERCENT:
+        raise node.error(value, f"a percentage from 0 (none) to {_MAX_PROBE_PERCENT}: each of them is a refusal less")
     return value
 
 

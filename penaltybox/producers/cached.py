@@ -70,7 +70,7 @@ class CachedDecider:
 
     Args:
         inner: decides what is left; its `Verdict.decisions` are published here.
-        policy: the scenarios' `check`, `publish` and `allow_cache`, and the allowlist until `lists` is set.
+        policy: the scenarios' `check`, `publish`, `probe` and `allow_cache`, and the allowlist until `lists` is set.
         source: ``limiter/instance``, in decisions that are made here.
         publisher: takes every decision; None publishes nothing.
         canonicaliser: how subjects count; as in `inner`.
@@ -329,6 +329,8 @@ class CachedDecider:
         self.counts.asked += 1
         asked_at = Moment(self._clock(), self._recalls.count)
         verdict = await self.inner.decide(request)
+        if verdict.action == "deny":
+            verdict = self._sampling.probed(self.policy.scenario(request.scenario), verdict, request.id)
         if verdict.listed and verdict.reason in _REMEMBERED:
             self._remember(stored, verdict, asked_at)
         return self._published(request, verdict), asked_at

@@ -19,7 +19,7 @@ limits:
     user: [{name: a, limit: 3, window: 1d, algorithm: gcra, burst: 2, answer: challenge, dry_run: true}]
     device+route: [{name: b, limit: 3, window: 90s, algorithm: sliding_window_counter, slots: 30}]
 scenarios: {s: {routes: ["POST /s"], failure: closed, deadline: 50ms, missing: {user: refuse}, costs: {"GET *": 0},
-            newcomers: 50, check: 100, publish: 100, allow_cache: 500ms, messages: {deny: {en: No}}}}
+            newcomers: 50, check: 100, publish: 100, probe: 2.5, allow_cache: 500ms, messages: {deny: {en: No}}}}
 plans: {pro: {"s/user:a": 30}}
 rules:
   r: {on: user, count: 3, window: 10m, then: {score: 5}, shadow: true, when: {action: deny, violated: ["user:*"]}}

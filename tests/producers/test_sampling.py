@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penaltybox.contracts.decoding import decode_decision
+from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.events import encode
 from penaltybox.contracts.policy import Scenario
 from penaltybox.contracts.policy_file import parse_policy
@@ -83,6 +84,81 @@ async def test_a_known_block_is_not_sampled_away() -> None:
     assert set(actions[first:]) == {"deny"}
     assert inner.calls == 1
     await cached.close()
+
+
+def probing(percent: float, answer: str = "deny") -> Any:
+    return parse_policy(f"""
+    limits: {{s: {{user: [{{name: hour, limit: 1, window: 1h, answer: {answer}}}]}}}}
+    scenarios: {{s: {{probe: {percent}}}}}
+    """)
+
+
+async def test_a_share_of_the_denials_become_challenges() -> None:
+    """With `probe: 5` about a twentieth is challenged, marked with the share, always the same, and still over limit."""
+    _, verdicts, published = await decide(probing(5))
+    drawn = [one for one in published if one.action == "challenge"]
+    assert 0.035 < len(drawn) / 3_999 < 0.065
+    for one in drawn:
+        assert (one.reason, one.violated, one.status, one.attrs) == (
+            "over_limit", ("user:hour",), 403, {"probe": "0.05"},
+        )  # fmt: skip
+        decode_decision(encode(one), NOW, Canonicaliser())
+    assert {one.id for one in drawn} == {one.decisions[0].id for one in verdicts if one.action == "challenge"}
+    assert sum(one.allowed for one in verdicts) == 1
+    assert {one.attrs.get("probe") for one in published if one.action != "challenge"} == {None}
+    again = (await decide(probing(5)))[2]
+    assert [one.id for one in again if one.action == "challenge"] == [one.id for one in drawn]
+
+
+async def test_without_a_probe_every_denial_stays_one() -> None:
+    """It is off by default, and `probe: 0` says so."""
+    for policy in (probing(0), sampled(100, 100, limit=1)):
+        assert {one.action for one in (await decide(policy, 500))[1][1:]} == {"deny"}
+
+
+@pytest.mark.parametrize("until", [None, NOW + 60_000])
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_a_block_is_never_probed(until: int | None, *, remembered: bool) -> None:
+    """Whoever is blocked stays so, for ever or for a time, whether the block is read or remembered."""
+    policy = probing(5)
+    inner, published = Blocking(policy), Published()
+    inner.blocks["user:u"] = ("deny", until)
+    cached = CachedDecider(inner, policy, source="edge/1", publisher=published)
+    actions = set()
+    for n in range(500):
+        actions.add((await cached.decide(request(n))).action)
+        if not remembered:
+            cached.missed()
+    assert inner.calls == (1 if remembered else 500)
+    assert actions == {"deny"}
+    await cached.close()
+    assert not any("probe" in one.attrs for one in published)
+
+
+async def test_other_answers_are_not_probed() -> None:
+    """A limit that pretends success goes on to; a challenge of a limit carries no mark."""
+    for answer in ("shadow", "challenge"):
+        _, verdicts, published = await decide(probing(5, answer), 500)
+        assert {one.action for one in verdicts[1:]} == {answer}
+        assert not any("probe" in one.attrs for one in published)
+
+
+async def test_without_room_for_the_mark_nothing_is_drawn() -> None:
+    """A decision holds eight attrs; a ninth would make it a dead letter."""
+    policy = probing(5)
+    cached = CachedDecider(Blocking(policy), policy, source="edge/1")
+    full = {f"a{n}": "x" for n in range(8)}
+    verdicts = [await cached.decide(request(n, attrs=full)) for n in range(500)]
+    assert {one.action for one in verdicts[1:]} == {"deny"}
+
+
+@pytest.mark.parametrize("value", ["5.1", "-1", "yes", "true"])
+def test_a_probe_is_bounded(value: str) -> None:
+    """More than one denial in twenty is refused when the policy is read."""
+    with pytest.raises(PenaltyboxError, match="probe"):
+        parse_policy(
+            f"limits: {{s: {{user: [{{name: h, limit: 1, window: 1h}}]}}}}\nscenarios: {{s: {{probe: {value}}}}}"
+        )
 
 
 def test_a_key_makes_the_draw_unpredictable() -> None:
