@@ -32,6 +32,7 @@ from penaltybox.cli import (
     roles,
     serve,
     setup,
+    tune,
     unban,
 )
 from penaltybox.cli.console import AsJson, out, print_json
@@ -58,6 +59,7 @@ app.command("demo", rich_help_panel=_TRY)(demo.demo)
 app.add_typer(ingest.app, name="ingest", rich_help_panel=_TRY)
 app.command("replay", rich_help_panel=_TRY)(replay.replay)
 app.add_typer(policy.app, name="policy", rich_help_panel=_RULES)
+app.command("tune", rich_help_panel=_RULES)(tune.tune)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)

@@ -81,7 +81,7 @@ def nat_sections(
         (row for row in places if row["n_eff"] >= 3),  # noqa: PLR2004 - docs/analytics.md: from three effective users on
         key=lambda row: (not row["nat_attributable"], -row["denied_within_limit"], row["place"]),
     )
-    met = _met(clickhouse, period, shared) if by == "ip" else {}
+    met = limits_met(clickhouse, period, shared) if by == "ip" else {}
     rows, notes = [], []
     for row in shared:
         advice = advise(row, met.get(f"ip:{row['place']}", []), policy)
@@ -122,7 +122,7 @@ def nat_sections(
     ]  # fmt: skip
 
 
-def _met(clickhouse: ClickHouse, period: Period, places: list[Row]) -> dict[str, list[tuple[str, str]]]:
+def limits_met(clickhouse: ClickHouse, period: Period, places: list[Row]) -> dict[str, list[tuple[str, str]]]:
     """Subject of an address -> (scenario, limit) that it met, the most frequent first."""
     values = {
         "from": period.from_ms / 1000,
