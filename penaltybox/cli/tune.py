@@ -77,8 +77,9 @@ def tune(
     steps = any(one.step for one in found)
     if out_file is not None and steps:
         _write(out_file, made.text)
+    span = ["--from", since, *(["--to", until] if until != "now" else [])]
     replay = shlex.join(
-        ["penaltybox", "replay", "--policy", str(out_file or _UNNAMED), "--baseline", named.name, "--from", since]
+        ["penaltybox", "replay", "--policy", str(out_file or _UNNAMED), "--baseline", named.name, *span]
     )
     if as_json:
         print_json(

@@ -103,7 +103,7 @@ def test_people_read_the_diff_and_how_to_judge_it(policy: Path, capsys: pytest.C
     told = capsys.readouterr().out
     assert "then: {level: 5m} → {challenge: 5m}" in told
     assert "limit: 10 → 12" in told
-    assert f"penaltybox replay --policy candidate.yaml --baseline {policy} --from {T0_MS}" in told
+    assert f"penaltybox replay --policy candidate.yaml --baseline {policy} --from {T0_MS} --to {T0_MS + DAY_MS}" in told
     assert list(policy.parent.iterdir()) == [policy]
     assert policy.read_text(encoding="utf-8") == POLICY
 
