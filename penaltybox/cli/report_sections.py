@@ -22,10 +22,14 @@ _DRAWN: Final = 14
 _RATES: Final = (
     "FDR: of the limited episodes, how many were of legitimate subjects.",
     "At least: who has no label counts as an abuser. Of labelled: among those with a label only.",
+    "By probe: from denials that became challenges by chance. off: none did. indistinct: abusers pass them too.",
     "FPR: of the legitimate subjects, how many were limited.",
     "Each labelled one stands for those of its own kind, limited or not, that have no label.",
     "In brackets the 95 % interval. insufficient: under 30. immature: too young to be judged, and not in.",
 )
+_NOT_PROBED: Final[Row] = {
+    "drawn": 0, "probe_status": "off", "fdr_probe": None, "fdr_probe_low": None, "fdr_probe_high": None,
+}  # fmt: skip
 _SHARED: Final = (
     "N_eff: how many equally busy established users would be as many.",
     "By sharing: no user there exceeded a user limit and N_eff is 3 or more: its IP episodes are false positives.",
@@ -46,7 +50,8 @@ GROUP BY subject, scenario, limit_name ORDER BY denials DESC
 def rate_sections(clickhouse: ClickHouse, period: Period, dimension: str, matures_s: int) -> list[Section]:
     """False positives per dimension."""
     found = queries.false_positives(clickhouse, *period, matures_s)
-    rows = _of(found, dimension)
+    probed = {row["dimension"]: row for row in queries.probe_estimates(clickhouse, *period, matures_s)}
+    rows = [_NOT_PROBED | row | probed.get(row["dimension"], {}) for row in _of(found, dimension)]
     cells = [
         (
             row["dimension"], row["episodes"], row["immature"], row["labelled"],
@@ -54,15 +59,25 @@ def rate_sections(clickhouse: ClickHouse, period: Period, dimension: str, mature
             rate_text(
                 row["fdr_estimate"], row["fdr_estimate_low"], row["fdr_estimate_high"], row["fdr_estimate_status"]
             ),
+            rate_text(row["fdr_probe"], row["fdr_probe_low"], row["fdr_probe_high"], row["probe_status"]),
             rate_text(row["fpr"], row["fpr_low"], row["fpr_high"], row["fpr_status"]),
         )
         for row in rows
     ]  # fmt: skip
-    columns = ["dimension", "episodes", "immature", "labelled", "FDR at least", "FDR of labelled", "FPR"]
+    columns = [
+        "dimension",
+        "episodes",
+        "immature",
+        "labelled",
+        "FDR at least",
+        "FDR of labelled",
+        "FDR by probe",
+        "FPR",
+    ]
     drawn = [
         (f"{name} {row['dimension']}", row[key], row[f"{key}_low"], row[f"{key}_high"])
         for row in rows
-        for name, key in (("FDR of labelled", "fdr_estimate"), ("FPR", "fpr"))
+        for name, key in (("FDR of labelled", "fdr_estimate"), ("FDR by probe", "fdr_probe"), ("FPR", "fpr"))
         if row[key] is not None
     ]
     plot = Plot(label="per cent, with the 95 % interval", dots=drawn)

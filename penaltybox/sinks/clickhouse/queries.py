@@ -39,6 +39,7 @@ QUERIES: Final = {
     "judged_episodes": ("from", "to", "as_of", "matures_s"),
     "false_positives": ("from", "to"),
     "false_positives_as_of": ("from", "to", "as_of", "matures_s"),
+    "probe_estimates": ("from", "to", "as_of", "matures_s"),
     "nat": ("from", "to", "by"),
     "nat_false_positives": ("from", "to", "prefix"),
     "shared_ips": ("from", "to"),
@@ -92,6 +93,15 @@ def false_positives(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: 
     """
     values: dict[str, int | str] = {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s}
     return run(clickhouse, "false_positives_as_of", values)
+
+
+def probe_estimates(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: int, matures_s: int = BY_LABEL) -> Rows:
+    """FDR per dimension from denials that the probe turned into challenges; parameters as of `false_positives`.
+
+    `matures_s` is the time in which a challenge is passed or not, by default that of the label `challenge_passed`.
+    """
+    values: dict[str, int | str] = {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s}
+    return run(clickhouse, "probe_estimates", values)
 
 
 def nat(clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"] = "ip") -> Rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penaltybox.sinks.clickhouse.queries import QUERIES
-from tests.sinks.clickhouse.worlds import batch, decision, letter, random_world
+from tests.sinks.clickhouse.worlds import batch, decision, letter, probed, random_world
 
 if TYPE_CHECKING:
     from penaltybox.sinks.clickhouse.client import ClickHouse
@@ -29,7 +29,7 @@ def test_the_examples_run(clickhouse: ClickHouse, writer: Writer) -> None:
     world = random_world(2)
     farm = [decision(20_000 + n, subjects={"user": f"f{n % 9}", "device": "farm"}) for n in range(40)]
     for one in (
-        batch("decisions", [*world.decisions, *farm]),
+        batch("decisions", [*world.decisions, *farm, *probed()]),
         batch("outcomes", list(world.outcomes)),
         batch("penalties", list(world.penalties)),
         batch("dead_letters", [letter(n) for n in range(3)]),

@@ -4,11 +4,23 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.sinks.clickhouse import queries, rollups
 from tests.sinks.clickhouse.conftest import new_writer
-from tests.sinks.clickhouse.worlds import DAY_MS, HOUR_MS, T0_MS, World, batch, decision, letter, random_world
+from tests.sinks.clickhouse.worlds import (
+    DAY_MS,
+    HOUR_MS,
+    T0_MS,
+    World,
+    batch,
+    decision,
+    letter,
+    outcome,
+    probed,
+    random_world,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +71,9 @@ def world() -> World:
     rng = random.Random(7)
     moved = [decision(10_000 + n, ts=T0_MS + rng.choice([0, 40]) * DAY_MS + n) for n in range(200)]
     farm = [decision(20_000 + n, subjects={"user": f"f{n % 9}", "device": "farm"}) for n in range(40)]
-    return world._replace(decisions=[*world.decisions, *moved, *farm])
+    drawn = probed()
+    passed = [structs.replace(outcome(20_000, "challenge_passed", drawn[0].ts + 5_000, user="p0"), ref=drawn[0].id)]
+    return world._replace(decisions=[*world.decisions, *moved, *farm, *drawn], outcomes=[*world.outcomes, *passed])
 
 
 def same_batch_twice(writer: Writer, _clickhouse: ClickHouse, world: World) -> None:

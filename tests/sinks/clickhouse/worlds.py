@@ -52,6 +52,12 @@ def outcome(number: int, label: str, ts: int, **subjects: str) -> Outcome:
     return Outcome(v=1, id=f"o{number}", ts=ts, label=label, subjects=subjects)  # type: ignore[arg-type]
 
 
+def probed(count: int = 9) -> list[Decision]:
+    """Denials that the probe made challenges, each of a user of its own."""
+    over: dict[str, Any] = {"action": "challenge", "reason": "over_limit", "violated": ("user:daily",)}
+    return [decision(30_000 + n, subjects={"user": f"p{n}"}, attrs={"probe": "0.02"}, **over) for n in range(count)]
+
+
 def penalty(number: int, subject: str, ts: int, **fields: Any) -> Penalty:
     """A five-minute deny by a rule."""
     return Penalty(
