@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from penaltybox.links.kafka import Connection, stop_producer
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -38,7 +39,7 @@ async def test_a_broker_that_hangs_keeps_nobody(private_broker: Any, requests: i
     producer = await producer_of(private_broker)
     await asyncio.to_thread(private_broker.pause)
     answers = [await producer.send("leaving", b"lost") for _ in range(requests)]
-    await asyncio.sleep(0.2)  # the request is on its way
+    await wait_until(lambda: producer._sender._in_flight, 10, "a request on its way")
     began = time.monotonic()
     assert not await stop_producer(producer, 1)
     assert time.monotonic() - began < 1 + 2

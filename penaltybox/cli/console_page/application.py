@@ -16,18 +16,17 @@ from penaltybox.cli.console_page.routes import ROUTES, STREAM
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError
 from penaltybox.producers.service.bodies import parsed
 from penaltybox.producers.service.calls import Call, read_body
+from penaltybox.producers.service.lifespan import live
 from penaltybox.producers.service.replies import Refusal, Reply, document, problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from penaltybox.cli.console_page.access import Access
     from penaltybox.cli.console_page.desk import Desk
     from penaltybox.cli.console_page.routes import Route
-    from penaltybox.producers.service.calls import Receive, Scope
-
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    from penaltybox.producers.service.calls import Receive, Scope, Send
 
 PAGE: Final = Path(__file__).with_name("page")
 _KINDS: Final = {
@@ -75,7 +74,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, or the server's start and stop."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await live(self._open(), self._hold, receive, send)
         elif scope["type"] == "http":
             call = Call.of(scope)
             reply = await self._reply(call, receive)
@@ -84,19 +83,8 @@ class Application:
             else:
                 await self._stream(reply, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            async with self._open() as desk:
-                self._desk = desk
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-                self._desk = None
-        except PenaltyboxError as error:
-            kind = "startup" if self._desk is None else "shutdown"
-            await send({"type": f"lifespan.{kind}.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.shutdown.complete"})
+    def _hold(self, desk: Desk | None) -> None:
+        self._desk = desk
 
     async def _reply(self, call: Call, receive: Receive) -> Reply | Desk:
         try:

@@ -11,21 +11,20 @@ from __future__ import annotations
 import logging
 import time
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penaltybox.contracts.errors import BadEvent, PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import BadEvent, StoreUnavailable
 from penaltybox.producers.service import gateways
 from penaltybox.producers.service.calls import Call, read_body
+from penaltybox.producers.service.lifespan import live
 from penaltybox.producers.service.replies import Refusal, Reply, document, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from penaltybox.producers.service.calls import Receive, Scope
+    from penaltybox.producers.service.calls import Receive, Scope, Send
     from penaltybox.producers.service.desk import Desk
-
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 SECRET: Final = b"x-penaltybox-secret"
 _SUBJECTS: Final = "/v1/subjects/"
@@ -51,25 +50,14 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, or the server's start and stop."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await live(self._open(), self._hold, receive, send)
         elif scope["type"] == "http":
             reply = await self._reply(Call.of(scope), receive)
             await send({"type": "http.response.start", "status": reply.status, "headers": _encoded(reply)})
             await send({"type": "http.response.body", "body": reply.body})
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            async with self._open() as desk:
-                self._desk = desk
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-                self._desk = None
-        except PenaltyboxError as error:
-            kind = "startup" if self._desk is None else "shutdown"
-            await send({"type": f"lifespan.{kind}.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.shutdown.complete"})
+    def _hold(self, desk: Desk | None) -> None:
+        self._desk = desk
 
     async def _reply(self, call: Call, receive: Receive) -> Reply:
         try:

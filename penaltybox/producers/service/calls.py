@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 16_384
 _MAX_PARAMETERS: Final = 8

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penaltybox.producers.cached import CachedDecider
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.outages import FailureCounts
-    from penaltybox.producers.service.application import Application, Send
-    from penaltybox.producers.service.calls import Receive, Scope
+    from penaltybox.producers.service.application import Application
+    from penaltybox.producers.service.calls import Receive, Scope, Send
     from penaltybox.producers.verdict import Decider, Verdict
 
 _WAYS: tuple[tuple[str, str], ...] = (
