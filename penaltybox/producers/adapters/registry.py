@@ -1,0 +1,29 @@
+"""The formats by name. Their modules are loaded when they are asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from penaltybox.contracts.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penaltybox.producers.adapters.reading import Format
+
+SUMMARIES: Final = {
+    "nginx-error": "nginx error log: requests and connections limited or delayed, dry runs too.",
+}
+"""Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
+
+
+def load(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        ConfigurationError: there is none; says which there are.
+    """
+    if name not in SUMMARIES:
+        raise ConfigurationError(f"format: got {name!r}, wanted one of {', '.join(SUMMARIES)}")
+    module = import_module(f"penaltybox.producers.adapters.{name.replace('-', '_')}")
+    found: Format = module.FORMAT
+    return found

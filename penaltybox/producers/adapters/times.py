@@ -1,0 +1,172 @@
+"""The times of logs, as milliseconds since the epoch. None: there is no such time.
+
+A local time that exists twice (clocks going back) is the one nearer to the line before it; on the first line, the
+earlier. That is right for logs in ascending and in descending order. A local time that does not exist (clocks going
+forward) counts as if they had not been moved yet. Leap seconds count as the second after.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from calendar import timegm
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+_MONTHS: Final = {
+    name: number + 1
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+    )
+}
+_LAST_MS: Final = 1 << 42
+"""Year 2109: what is beyond is no time, and milliseconds taken for seconds are told apart."""
+_MAX_CACHED: Final = 10_000
+_LEAP_SECOND: Final = 60
+_DAY_MS: Final = 86_400_000
+_APACHE: Final = re.compile(r"(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d):(\d\d) ([+-])([01]\d|2[0-3])([0-5]\d)", re.ASCII)
+_NGINX: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)", re.ASCII)
+_RFC3339: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:([Zz]| ?UTC| ?GMT)|([+-])([01]\d|2[0-3]):?([0-5]\d))?",
+    re.ASCII,
+)
+_SYSLOG: Final = re.compile(r"([A-Z][a-z][a-z]) ([ \d]\d) (\d\d):(\d\d):(\d\d)", re.ASCII)
+
+
+class Times:
+    """Reads times of one log: it remembers the last one, for local times that exist twice.
+
+    Args:
+        zone: of times that have no offset.
+        now_ms: for times that have no year: they are at most a day ahead of it.
+    """
+
+    def __init__(self, zone: tzinfo = UTC, now_ms: int = 0) -> None:
+        self._zone = zone
+        self._now_ms = now_ms
+        self._last_ms = 0
+        self._minutes: dict[str, tuple[int, int]] = {}
+
+    def apache(self, text: str) -> int | None:
+        """``17/May/2015:10:05:03 +0000``."""
+        match = _APACHE.fullmatch(text)
+        if match is None:
+            return None
+        minute, second, sign, hours, minutes = match.groups()
+        first, _ = self._minutes.get(minute) or self._minute(
+            minute, minute[7:11], _MONTHS.get(minute[3:6], 0), minute[:2], minute[12:14], minute[15:17], UTC
+        )
+        return self._whole(first, second, _offset_ms(sign, hours, minutes))
+
+    def nginx(self, text: str) -> int | None:
+        """``2024/05/17 10:05:03`` in the log's zone."""
+        minute = text[:16]
+        known = self._minutes.get(minute)
+        if known is None:
+            match = _NGINX.fullmatch(text)
+            if match is None:
+                return None
+            year, month, day, hour, of_hour, _ = match.groups()
+            known = self._minute(minute, year, month, day, hour, of_hour, self._zone)
+        second = text[17:]
+        if len(second) != 2 or not second.isascii() or not second.isdigit() or text[16] != ":":  # noqa: PLR2004
+            return None
+        return self._local(known, second)
+
+    def rfc3339(self, text: str) -> int | None:
+        """``2026-05-17T10:05:03.123456Z``: also with a blank for the T, an offset, a comma, or in the log's zone."""
+        match = _RFC3339.fullmatch(text)
+        if match is None:
+            return None
+        minute, second, fraction, utc, sign, hours, minutes = match.groups()
+        zone = UTC if utc or sign else self._zone
+        key = minute if zone is self._zone else f"{minute}Z"
+        known = self._minutes.get(key) or self._minute(
+            key, minute[:4], minute[5:7], minute[8:10], minute[11:13], minute[14:16], zone
+        )
+        if zone is UTC:
+            whole = self._whole(known[0], second, _offset_ms(sign, hours, minutes) if sign else 0)
+        else:
+            whole = self._local(known, second)
+        return whole if whole is None or not fraction else whole + int(f"{fraction}00"[:3])
+
+    def syslog(self, text: str) -> int | None:
+        """``May  7 10:05:03`` in the log's zone, in the latest year that is not more than a day ahead."""
+        match = _SYSLOG.fullmatch(text)
+        if match is None:
+            return None
+        name, day, hour, minute, second = match.groups()
+        month = _MONTHS.get(name, 0)
+        this_year = datetime.fromtimestamp(self._now_ms / 1000, self._zone).year
+        for year in range(this_year + 1, this_year - 9, -1):  # nine: the 29th of February is eight years off at most
+            key = f"{year} {text[:12]}"
+            known = self._minutes.get(key) or self._minute(
+                key, str(year), month, day.strip() or "0", hour, minute, self._zone
+            )
+            if known[0] and min(known) <= self._now_ms + _DAY_MS:
+                return self._local(known, second)
+        return None
+
+    def seconds(self, value: float | str) -> int | None:
+        """Seconds since the epoch, as a number or as text."""
+        return _epoch(value, 1000)
+
+    def millis(self, value: float | str) -> int | None:
+        """Milliseconds since the epoch, as a number or as text."""
+        return _epoch(value, 1)
+
+    def _local(self, known: tuple[int, int], second: str) -> int | None:
+        first, other = known
+        if other != first and abs(other - self._last_ms) < abs(first - self._last_ms) and self._last_ms:
+            first = other
+        found = self._whole(first, second, 0)
+        if found is not None:
+            self._last_ms = found
+        return found
+
+    @staticmethod
+    def _whole(minute_ms: int, second: str, offset_ms: int) -> int | None:
+        if not minute_ms or int(second) > _LEAP_SECOND:
+            return None
+        found = minute_ms + int(second) * 1000 - offset_ms
+        return found if 0 < found < _LAST_MS else None
+
+    def _minute(
+        self, key: str, year: str, month: str | int, day: str, hour: str, minute: str, zone: tzinfo
+    ) -> tuple[int, int]:
+        """(ms, ms) of a minute, remembered: the earlier and the later meaning; (0, 0): there is none."""
+        if len(self._minutes) >= _MAX_CACHED:
+            self._minutes.clear()
+        try:
+            when = datetime(int(year), int(month), int(day), int(hour), int(minute), tzinfo=zone)
+        except ValueError:
+            found = (0, 0)
+        else:
+            found = (_utc_ms(when), _utc_ms(when.replace(fold=1)))
+            # A time that does not exist has its meanings the other way round; as if the clock had not been moved yet.
+            found = found if found[0] <= found[1] else (found[0], found[0])
+        self._minutes[key] = found
+        return found
+
+
+def _utc_ms(when: datetime) -> int:
+    offset = when.utcoffset() or timedelta()
+    return (timegm(when.timetuple()) - round(offset.total_seconds())) * 1000
+
+
+def _offset_ms(sign: str, hours: str, minutes: str) -> int:
+    offset = (int(hours) * 60 + int(minutes)) * 60_000
+    return offset if sign == "+" else -offset
+
+
+def _epoch(value: float | str, factor: int) -> int | None:
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(number):
+        return None
+    found = round(number * factor)
+    return found if 0 < found < _LAST_MS else None
