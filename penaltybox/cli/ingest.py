@@ -14,6 +14,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penaltybox.cli.console import AsJson, PolicyFile, err, instant, left, out, policy_of, print_json, settings, table
+from penaltybox.cli.ingest_formats import TEMPLATE, FormatGroup, formats, ingest_format
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import encode
@@ -31,15 +32,14 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
 
-app = typer.Typer(
-    help="Read a log and decide its requests by a policy's limits, in the log's own time.", no_args_is_help=True
+_HELP: Final = (
+    "Read logs as decisions: an access log through the limits of your policy (combined), or what another limiter has "
+    "decided (all other formats)."
 )
+app = typer.Typer(help=_HELP, no_args_is_help=True, cls=FormatGroup)
+app.command("formats")(formats)
+app.command(TEMPLATE)(ingest_format)
 _OLD_MS: Final = 3_600_000
-
-
-@app.callback()
-def group() -> None:
-    """Read a log and decide its requests by a policy's limits, in the log's own time."""
 
 
 _Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz), or - for standard input.")]

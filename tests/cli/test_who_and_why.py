@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 NOT_BY_HAND: Final = {
     "allow check", "allow list", "audit", "blocks export", "blocks list", "clean", "console", "dead-letters show",
-    "demo", "doctor", "explain", "ingest combined", "keys", "policy check", "policy diff", "policy history",
-    "policy show", "policy test", "quota show", "replay", "report false-positives", "report farms", "report limits",
+    "demo", "doctor", "explain", "ingest FORMAT", "ingest combined", "ingest formats", "keys", "policy check",
+    "policy diff", "policy history", "policy show", "policy test", "quota show", "replay",
+    "report false-positives", "report farms", "report limits",
     "report nat", "report penalties", "run", "serve", "setup", "tune", "version",
 }  # fmt: skip
 """Commands that change nothing by hand: they look, serve, or take their data from a file."""

@@ -23,12 +23,13 @@ class Form:
         """The match of a whole line, or None; groups are those of the parts."""
 
     def explain(self, text: str) -> str:
-        """How far the parts match: ``time: ok; level: ok; client address: wanted …, found …``."""
+        """How far the parts match: ``time: '…'; level: '…'; client address: wanted …, found …``."""
         for count in range(len(self._parts), -1, -1):
-            match = re.match("".join(pattern for _, pattern in self._parts[:count]), text, re.ASCII)
+            pattern = "".join(f"(?P<_{number}>{part})" for number, (_, part) in enumerate(self._parts[:count]))
+            match = re.match(pattern, text, re.ASCII)
             if match is None:
                 continue
-            told = [f"{name}: ok" for name, _ in self._parts[:count]]
+            told = [f"{name}: {match[f'_{number}']!r}" for number, (name, _) in enumerate(self._parts[:count])]
             rest = text[match.end() : match.end() + _SHOWN]
             if count < len(self._parts):
                 name, pattern = self._parts[count]

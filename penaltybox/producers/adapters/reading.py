@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -74,12 +74,15 @@ Read = Reading | tuple[Reading, ...] | Passed | Unmatched
 class Adapter(ABC):
     """Reads the lines of one log (one instance per file: `begin` and times may depend on the lines before)."""
 
+    longest: ClassVar[int] = 32_768
+    """Bytes of a line; a longer one is not given to `read`. Documents that hold many records may set up to 1 MiB."""
+
     @abstractmethod
     def read(self, line: bytes) -> Read:
-        """What a line says. It has no newline and is at most `MAX_LINE_BYTES` long; never raises."""
+        """What a line says. It has no newline and is at most `longest` bytes; never raises."""
 
     def begin(self, head: bytes) -> None:  # noqa: B027 - most logs have no head
-        """The log's first bytes (whole lines, 4 KiB at most), before `read` continues in its middle."""
+        """The log's first bytes (whole lines, 64 KiB at most), before `read` continues in its middle."""
 
     def explain(self, line: bytes) -> str:
         """For people: how far an unmatched line got, and what was wanted there. Empty: `why` says it all."""

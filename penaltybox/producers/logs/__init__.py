@@ -1,0 +1,1 @@
+"""Log files read as the formats of `producers/adapters` say: once through, or followed as they are written."""

@@ -1,0 +1,106 @@
+"""How far each file of a source has been read: kept in a file, so that a restart goes on where Kafka has confirmed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.logs.files import Identity  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from penaltybox.producers.logs.files import Beginning
+
+_MAX_FILES: Final = 10_000
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A file, and the (decompressed) offset before which everything has been published."""
+
+    path: str
+    identity: Identity
+    offset: int
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    v: Literal[1] = 1
+    format: str
+    source: str
+    files: list[Place] = []
+
+
+class Checkpoint:
+    """The places of a source's files.
+
+    Args:
+        path: of the file that keeps them; None: they are only remembered.
+        form: the format's name.
+        source: the log's name. Another format or name would be other events: refused.
+        moves: False: it is read, and never written.
+
+    Raises:
+        ConfigurationError: the file is not readable, not ours, or of another format or source.
+    """
+
+    def __init__(self, path: Path | None, form: str, source: str, *, moves: bool = True) -> None:
+        self.path = path
+        self._moves = moves
+        self._form, self._source = form, source
+        self._places: list[Place] = [] if path is None else self._load(path)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been read yet."""
+        return not self._places
+
+    def offset(self, found: Beginning) -> int | None:
+        """Where to go on in a file, known by place and beginning, or by its beginning alone; None: a new one."""
+        same = [place for place in self._places if found.is_of(place.identity)]
+        here = [p for p in same if (p.identity.device, p.identity.inode) == (found.device, found.inode)]
+        return max((place.offset for place in here or same), default=None)
+
+    def save(self, places: Iterable[Place]) -> None:
+        """Writes the places: whole or not at all, also if the machine stops in the middle.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        before, self._places = self._places, list(places)[-_MAX_FILES:]
+        if self.path is None or not self._moves or before == self._places:
+            return
+        document = _Document(format=self._form, source=self._source, files=self._places)
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with beside.open("wb") as file:
+                file.write(msgspec.json.encode(document) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise ConfigurationError(f"checkpoint {self.path}: cannot be written: {error.strerror}") from error
+
+    def _load(self, path: Path) -> list[Place]:
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigurationError(f"checkpoint {path}: cannot be read: {error.strerror}") from error
+        try:
+            document = msgspec.json.decode(raw, type=_Document)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"checkpoint {path}: {error}; remove it to read everything again (what was read counts once)"
+            ) from error
+        if (document.format, document.source) != (self._form, self._source):
+            raise ConfigurationError(
+                f"checkpoint {path}: it is of {document.format} and --source {document.source}, wanted "
+                f"{self._form} and {self._source}. Give each its own checkpoint."
+            )
+        return document.files

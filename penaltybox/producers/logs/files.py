@@ -1,0 +1,163 @@
+"""Log files: which there are, opened whatever they are compressed with, and known again after a rotation."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.logs.rotation import grouped, series
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+BEGINNING_BYTES: Final = 1024
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a file is known by: its place on disk, and a hash of its (decompressed) beginning of `length` bytes."""
+
+    device: int
+    inode: int
+    length: int
+    beginning: str
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """A file's first bytes, at most `BEGINNING_BYTES`, and its place on disk."""
+
+    device: int
+    inode: int
+    data: bytes
+
+    @property
+    def identity(self) -> Identity:
+        """What it is known by from now on."""
+        return Identity(self.device, self.inode, len(self.data), _hash(self.data))
+
+    def is_of(self, identity: Identity) -> bool:
+        """Whether the content began like this already, in the same place or another."""
+        if not identity.length:
+            return (self.device, self.inode) == (identity.device, identity.inode)
+        return len(self.data) >= identity.length and _hash(self.data[: identity.length]) == identity.beginning
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def compression(path: Path) -> str:
+    """``gzip``, ``zstd`` or nothing, by the first bytes, whatever the name; raises OSError."""
+    with path.open("rb", buffering=0) as plain:
+        first = plain.read(4)
+    return "gzip" if first.startswith(_GZIP) else "zstd" if first == _ZSTD else ""
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A log for reading, decompressed.
+
+    Raises:
+        ConfigurationError: it cannot be opened, or is zstd while this Python cannot read that.
+    """
+    try:
+        kind = compression(path)
+        if kind == "gzip":
+            return cast("IO[bytes]", gzip.open(path))
+        if kind == "zstd":
+            return cast("IO[bytes]", _zstd(path).open(path))
+        return path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _zstd(path: Path) -> Any:
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ConfigurationError(f"log {path}: it is zstd, and backports.zstd is missing: pip install 'penaltybox[worker]'")
+
+
+def beginning(path: Path) -> Beginning:
+    """A file's first bytes, decompressed; damaged or half-written compressed data counts as none yet.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    with opened(path) as stream:
+        try:
+            data = stream.read(BEGINNING_BYTES)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            data = b""
+        found = os.fstat(stream.fileno())
+    return Beginning(found.st_dev, found.st_ino, data)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether it is what reading a damaged, or half-written, compressed file raises."""
+    # zstd's error is of a module that need not be installed
+    return isinstance(error, EOFError | zlib.error | gzip.BadGzipFile) or type(error).__name__ == "ZstdError"
+
+
+@contextmanager
+def readable(name: object) -> Iterator[None]:
+    """Makes a sentence of what reading a file raises."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or is_damage(error):
+            raise unreadable(name, error) from error
+        raise
+
+
+def unreadable(path: object, error: Exception) -> ConfigurationError:
+    """The sentence of a log that cannot be read (on)."""
+    return ConfigurationError(f"log {path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def files_under(folder: Path, besides: Iterable[Path] = ()) -> list[Path]:
+    """All regular files below a folder (links to files are followed, hidden names are not)."""
+    left_out = {path.absolute() for path in besides}
+    found = []
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (Path(where, name) for name in sorted(names) if not name.startswith("."))
+        found += [path for path in paths if path.is_file() and path.absolute() not in left_out]
+    return found
+
+
+def logs_of(source: Path, besides: Iterable[Path] = ()) -> list[list[Path]]:
+    """The logs of a source, each as the files it consists of, the oldest first. A file is one log of one file.
+
+    Raises:
+        ConfigurationError: there is nothing.
+    """
+    if not source.is_dir():
+        return [[source]]
+    by_folder: dict[Path, list[str]] = {}
+    for path in files_under(source, besides):
+        by_folder.setdefault(path.parent, []).append(path.name)
+    if not by_folder:
+        raise ConfigurationError(f"log {source}: the folder has no files")
+    return [[folder / name for name in group] for folder, names in by_folder.items() for group in grouped(names)]
+
+
+def generations(path: Path) -> list[Path]:
+    """A log and the files it was rotated to, the oldest first, itself last (whether or not it exists)."""
+    stem, _ = series(path.name)
+    names = [one.name for one in path.parent.glob("*") if one.name.startswith(path.name.split(".")[0])]
+    same = [name for name in names if series(name)[0] == stem and name != path.name]
+    return [path.parent / name for group in grouped(same) for name in group] + [path]

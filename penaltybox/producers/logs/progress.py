@@ -1,0 +1,57 @@
+"""How far reading has come, and what the lines were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from penaltybox.producers.combined import shape
+
+_MAX_SHAPES: Final = 50
+_OTHER_SHAPES: Final = "(other shapes)"
+_LOOKED_AT: Final = 240
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """Counts of lines and decisions. Times are the log's own, in milliseconds; 0 before the first decision.
+
+    Attributes:
+        files: logs that were opened.
+        lines: read.
+        read_bytes: of them.
+        decisions: made of them; `actions` splits those in force, `would_have` those of dry runs.
+        passed: lines that say nothing about limiting, by what they are.
+        unmatched: lines that are none of the format, by why; `shapes` says what they look like, without content.
+        late: decisions that came later than `lateness` allows to put in order.
+        descending: logs that run backwards, and were read from their end.
+    """
+
+    files: int = 0
+    lines: int = 0
+    read_bytes: int = 0
+    decisions: int = 0
+    actions: Counter[str] = msgspec.field(default_factory=Counter)
+    would_have: Counter[str] = msgspec.field(default_factory=Counter)
+    passed: Counter[str] = msgspec.field(default_factory=Counter)
+    unmatched: Counter[str] = msgspec.field(default_factory=Counter)
+    shapes: Counter[str] = msgspec.field(default_factory=Counter)
+    late: int = 0
+    descending: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+    def refuse(self, why: str, line: bytes) -> None:
+        """Counts a line that is none of the format."""
+        self.unmatched[why] += 1
+        kind = shape(line[:_LOOKED_AT].decode("utf-8", "backslashreplace"))
+        self.shapes[kind if kind in self.shapes or len(self.shapes) < _MAX_SHAPES else _OTHER_SHAPES] += 1
+
+    def made(self, action: str, ts_ms: int, *, enforced: bool) -> None:
+        """Counts a decision."""
+        self.decisions += 1
+        (self.actions if enforced else self.would_have)[action] += 1
+        self.last_ms = max(self.last_ms, ts_ms)
+        if ts_ms < self.first_ms or not self.first_ms:
+            self.first_ms = ts_ms

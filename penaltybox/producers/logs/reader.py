@@ -1,0 +1,151 @@
+"""The lines of one log as decisions, each with an id that depends on where it was read.
+
+An id is a hash of the log's identity, the line's offset and the line. The identity is the format, the name that the
+reader gives the log (`source`) and its first line: so a log that has grown, was renamed by rotation, copied, or
+compressed has the same ids when it is read again, and counts once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penaltybox.contracts.events import Decision
+from penaltybox.contracts.ids import stable_id
+from penaltybox.producers.adapters.envelopes import unwrapped
+from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penaltybox.producers.adapters.reading import Format, Options, Read
+    from penaltybox.producers.logs.blocks import Block
+    from penaltybox.producers.logs.progress import Progress
+
+_IDENTITY_BYTES: Final = 1024
+HEAD_BYTES: Final = 65_536
+"""Of a log's beginning, when reading does not begin there."""
+
+
+class Found(NamedTuple):
+    """A decision, its time, and the offset of its line."""
+
+    ts_ms: int
+    start: int
+    decision: Decision
+
+
+class LogReader:
+    """Reads one log.
+
+    Args:
+        form: its format.
+        options: what the format may know.
+        source: ``limiter/instance``, in every decision and part of every id.
+        progress: where lines are counted; several logs may share it.
+    """
+
+    def __init__(self, form: Format, options: Options, source: str, progress: Progress) -> None:
+        self._adapter = form.make(options)
+        self._name = form.name
+        self._source = source
+        self._progress = progress
+        self._identity: hashlib.blake2b | None = None
+
+    def begin(self, head: bytes) -> None:
+        """The log's first bytes, when reading will not begin there."""
+        self._adapter.begin(head[: head.rfind(b"\n") + 1])
+        for line in head.split(b"\n"):
+            if _identifies(line):
+                self._identify(line)
+                return
+
+    def read(self, block: Block, *, backwards: bool = False) -> list[Found]:
+        """The decisions of a block, in the order of its lines, or from its last line to its first."""
+        lines = block.data.split(b"\n")
+        self._progress.lines += len(lines)
+        self._progress.read_bytes += block.end - block.start
+        return self._read(reversed(_placed(block.start, lines)) if backwards else _placed(block.start, lines))
+
+    def _read(self, lines: Iterable[tuple[int, bytes]]) -> list[Found]:
+        found: list[Found] = []
+        append, read, longest, progress = found.append, self._adapter.read, self._adapter.longest, self._progress
+        for start, raw in lines:
+            line = raw.rstrip(b"\r")
+            if self._identity is None and _identifies(line):
+                self._identify(line)
+            if len(line) > longest:
+                progress.refuse("a line too long", line)
+                continue
+            said = read(line)
+            if isinstance(said, Unmatched):
+                said = self._inside(line, said)
+            if isinstance(said, Reading):
+                append(Found(said.ts_ms, start, self._decision(said, start, line, 0)))
+            elif isinstance(said, Passed):
+                progress.passed[said.why] += 1
+            elif isinstance(said, Unmatched):
+                if line:
+                    progress.refuse(said.why, line)
+            else:
+                for number, one in enumerate(said):
+                    append(Found(one.ts_ms, start, self._decision(one, start, line, number)))
+        return found
+
+    def _inside(self, line: bytes, said: Unmatched) -> Read:
+        inner = unwrapped(line)
+        return said if inner is None else self._adapter.read(inner)
+
+    def _identify(self, first: bytes) -> None:
+        self._identity = hashlib.blake2b(digest_size=16)
+        for part in (self._name.encode(), self._source.encode(), first.rstrip(b"\r")[:_IDENTITY_BYTES]):
+            self._identity.update(len(part).to_bytes(4, "big") + part)
+
+    def _decision(self, said: Reading, start: int, line: bytes, number: int) -> Decision:
+        if said.id:
+            event_id = stable_id(self._source, self._name, said.id)
+        else:
+            if self._identity is None:  # a header that says something about limiting: it has no first line before it
+                self._identify(line)
+            digest = self._identity.copy()  # type: ignore[union-attr] # just identified
+            digest.update(b"%d %d %b" % (start, number, line))
+            event_id = digest.hexdigest()
+        self._progress.made(said.action, said.ts_ms, enforced=said.enforced)
+        return Decision(
+            v=1,
+            id=event_id,
+            ts=said.ts_ms,
+            source=self._source,
+            scenario=said.scenario,
+            action=said.action,
+            reason=said.reason,
+            violated=said.violated,
+            subjects=said.subjects,
+            established=said.established,
+            route=said.route,
+            status=said.status,
+            limit=said.limit,
+            window_s=said.window_s,
+            remaining=said.remaining,
+            retry_after_s=said.retry_after_s,
+            cost=said.cost,
+            enforced=said.enforced,
+            count=said.count,
+            cached=said.cached,
+            sample_rate=said.sample_rate,
+            attrs=said.attrs,
+        )
+
+
+def _identifies(line: bytes) -> bool:
+    """Whether it is a log's first line of its own: not a header, which many logs share."""
+    return line != b"" and not line.startswith(b"#")
+
+
+def _placed(start: int, lines: list[bytes]) -> list[tuple[int, bytes]]:
+    """The lines with their offsets."""
+    placed = []
+    for raw in lines:
+        placed.append((start, raw))
+        start += len(raw) + 1
+    return placed
