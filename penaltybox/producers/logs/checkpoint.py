@@ -27,6 +27,34 @@ class Place(msgspec.Struct, frozen=True):
     offset: int
 
 
+class Places:
+    """Places, looked up by what a file begins with."""
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._lengths: set[int] = set()
+        self._known: dict[tuple[int, str], list[Place]] = {}
+        self._empty: dict[tuple[int, int], Place] = {}
+        for place in places:
+            identity = place.identity
+            if identity.length:
+                self._lengths.add(identity.length)
+                self._known.setdefault((identity.length, identity.beginning), []).append(place)
+            else:
+                self._empty[identity.device, identity.inode] = place
+
+    def offset(self, found: Beginning) -> int | None:
+        """Where to go on in a file, known by place and beginning, or by its beginning alone; None: a new one."""
+        same = [
+            place
+            for length in self._lengths
+            if length <= len(found.data)
+            for place in self._known.get((length, found.hashed(length)), ())
+        ]
+        here = [p for p in same if (p.identity.device, p.identity.inode) == (found.device, found.inode)]
+        empty = self._empty.get((found.device, found.inode))
+        return max((place.offset for place in here or same), default=None if empty is None else 0)
+
+
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     v: Literal[1] = 1
     format: str
@@ -51,18 +79,15 @@ class Checkpoint:
         self.path = path
         self._moves = moves
         self._form, self._source = form, source
-        self._places: list[Place] = [] if path is None else self._load(path)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing has been read yet."""
-        return not self._places
+        self.places: list[Place] = [] if path is None else self._load(path)
+        """As they were saved last."""
+        self._known: Places | None = None
 
     def offset(self, found: Beginning) -> int | None:
-        """Where to go on in a file, known by place and beginning, or by its beginning alone; None: a new one."""
-        same = [place for place in self._places if found.is_of(place.identity)]
-        here = [p for p in same if (p.identity.device, p.identity.inode) == (found.device, found.inode)]
-        return max((place.offset for place in here or same), default=None)
+        """Where to go on in a file; see `Places.offset`."""
+        if self._known is None:
+            self._known = Places(self.places)
+        return self._known.offset(found)
 
     def save(self, places: Iterable[Place]) -> None:
         """Writes the places: whole or not at all, also if the machine stops in the middle.
@@ -70,10 +95,10 @@ class Checkpoint:
         Raises:
             ConfigurationError: the file cannot be written.
         """
-        before, self._places = self._places, list(places)[-_MAX_FILES:]
-        if self.path is None or not self._moves or before == self._places:
+        before, self.places, self._known = self.places, list(places)[-_MAX_FILES:], None
+        if self.path is None or not self._moves or before == self.places:
             return
-        document = _Document(format=self._form, source=self._source, files=self._places)
+        document = _Document(format=self._form, source=self._source, files=self.places)
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             with beside.open("wb") as file:

@@ -43,17 +43,11 @@ class Beginning(msgspec.Struct, frozen=True):
     @property
     def identity(self) -> Identity:
         """What it is known by from now on."""
-        return Identity(self.device, self.inode, len(self.data), _hash(self.data))
+        return Identity(self.device, self.inode, len(self.data), self.hashed(len(self.data)))
 
-    def is_of(self, identity: Identity) -> bool:
-        """Whether the content began like this already, in the same place or another."""
-        if not identity.length:
-            return (self.device, self.inode) == (identity.device, identity.inode)
-        return len(self.data) >= identity.length and _hash(self.data[: identity.length]) == identity.beginning
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    def hashed(self, length: int) -> str:
+        """The hash of its first bytes, so many of them."""
+        return hashlib.blake2b(self.data[:length], digest_size=16).hexdigest()
 
 
 def compression(path: Path) -> str:

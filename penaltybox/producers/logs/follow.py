@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs.blocks import BLOCK_BYTES, Splitter
-from penaltybox.producers.logs.checkpoint import Place
+from penaltybox.producers.logs.checkpoint import Place, Places
 from penaltybox.producers.logs.files import Beginning, beginning, compression, files_under, generations, opened
 from penaltybox.producers.logs.passage import stretches
 from penaltybox.producers.logs.tail import Tail
@@ -37,7 +37,8 @@ SETTLED_AFTER_S: Final = 1.0
 SCAN_EVERY_S: Final = 0.2
 MOST_OPEN: Final = 256
 ROUND_BYTES: Final = BLOCK_BYTES
-_MOST_PAST: Final = 1000
+_MOST_PAST: Final = 10_000
+_PAST_EACH: Final = 3
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _ts_ms: Final = attrgetter("ts_ms")
 
@@ -61,7 +62,10 @@ class Follower:
         self._tails: dict[Key, Tail] = {}
         self._passed_over: set[Key] = set()
         self._growing: dict[Key, tuple[int, float]] = {}
-        self._past: list[Place] = []
+        self._past: dict[Key, list[Place]] = {}
+        for place in checkpoint.places:
+            self._remember(place)
+        self._known: Places | None = None
         self._packed: list[tuple[Place, Iterator[tuple[list[Found], int]]]] = []
         self._next_scan_s = float("-inf")
         self._turn = 0
@@ -87,7 +91,8 @@ class Follower:
 
     def places(self) -> list[Place]:
         """How far what `poll` gave reaches."""
-        return [*self._past, *(place for place, _ in self._packed), *(tail.place for tail in self._tails.values())]
+        past = (place for places in self._past.values() for place in places)
+        return [*past, *(place for place, _ in self._packed), *(tail.place for tail in self._tails.values())]
 
     def close(self) -> None:
         """Lets all files go."""
@@ -109,8 +114,8 @@ class Follower:
         return taken >= ROUND_BYTES
 
     def _scan(self, now_s: float) -> None:
-        paths = self._candidates()
-        for path in paths:
+        self._known = None
+        for path in self._candidates():
             try:
                 state = path.stat()
             except OSError:
@@ -131,8 +136,8 @@ class Follower:
         if self._started:
             return paths
         # What was rotated since the checkpoint: the file that it knows, and all that came after it.
-        for number, path in enumerate([] if self._checkpoint.empty else paths):
-            if path.is_file() and self._checkpoint.offset(beginning(path)) is not None:
+        for number, path in enumerate(paths if self._past else []):
+            if path.is_file() and self._offset(beginning(path)) is not None:
                 self._pass_over(paths[:number])
                 return paths[number:]
         self._pass_over(paths[:-1])
@@ -153,13 +158,14 @@ class Follower:
             return  # gone again, or not ours to read
         if (found.device, found.inode) != key:
             return  # another one already
-        offset = self._known(found)
+        offset = self._offset(found)
         if offset is None and not self._folder and self._started and path != self._source:
             self._passed_over.add(key)  # beside the log, and nothing that was read
         elif packed:
             self._passed_over.add(key)
-            self._packed.append((Place(str(path), found.identity, 0), self._contents(path, offset or 0)))
+            self._packed.append((Place(str(path), found.identity, offset or 0), self._contents(path, offset or 0)))
         else:
+            self._forget(found)
             self._tails[key] = Tail(path, found, self._common, offset or 0, now_s)
             self._common.progress.files += 1
 
@@ -170,10 +176,10 @@ class Follower:
         self._growing[key] = (size, since_s)
         return now_s - since_s >= SETTLED_AFTER_S
 
-    def _known(self, found: Beginning) -> int | None:
-        live = [one for one in self.places() if one.identity.length and found.is_of(one.identity)]
-        stored = self._checkpoint.offset(found)
-        return max([one.offset for one in live] + ([] if stored is None else [stored]), default=None)
+    def _offset(self, found: Beginning) -> int | None:
+        if self._known is None:  # once in a scan: what else is new in it may be read twice, and counts once
+            self._known = Places(self.places())
+        return self._known.offset(found)
 
     def _contents(self, path: Path, offset: int) -> Iterator[tuple[list[Found], int]]:
         self._common.progress.files += 1
@@ -204,7 +210,19 @@ class Follower:
                 tail.close()
 
     def _remember(self, place: Place) -> None:
-        self._past = [*self._past[-_MOST_PAST:], place]
+        key = (place.identity.device, place.identity.inode)
+        before = [one for one in self._past.pop(key, []) if one.identity != place.identity]
+        self._past[key] = [*before[-_PAST_EACH + 1 :], place]
+        if len(self._past) > _MOST_PAST:
+            del self._past[next(iter(self._past))]
+
+    def _forget(self, found: Beginning) -> None:
+        """What was known of a file that is followed from now on; what stood there before it stays known."""
+        key = (found.device, found.inode)
+        places = self._past.pop(key, [])
+        others = [one for one in places if found.hashed(one.identity.length) != one.identity.beginning]
+        if others:
+            self._past[key] = others
 
 
 class Pipe:

@@ -13,6 +13,7 @@ from penaltybox.producers.logs.reader import HEAD_BYTES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penaltybox.producers.logs.files import Identity
     from penaltybox.producers.logs.passage import Common
     from penaltybox.producers.logs.reader import Found
 
@@ -39,6 +40,7 @@ class Tail:
         self._common = common
         self._descriptor: int | None = None
         self._head = found.data
+        self._identity: Identity | None = None
         self._seen: tuple[int, int] | None = None
         self._position = offset
         self._begin(offset)
@@ -52,7 +54,9 @@ class Tail:
     @property
     def place(self) -> Place:
         """How far its whole lines have been read."""
-        return Place(str(self.path), Beginning(*self.key, self._head).identity, self._splitter.complete)
+        if self._identity is None:
+            self._identity = Beginning(*self.key, self._head).identity
+        return Place(str(self.path), self._identity, self._splitter.complete)
 
     @property
     def is_open(self) -> bool:
@@ -76,7 +80,9 @@ class Tail:
         if found.st_size < self._position or not head.startswith(self._head):
             before = self.place
             self._begin(0)
-        self._head, self._seen = head, state
+        if head != self._head:
+            self._head, self._identity = head, None
+        self._seen = state
         if not self._started:
             self._reader.begin(os.pread(descriptor, min(HEAD_BYTES, self._position), 0))
             self._started = True

@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     (tmp_path / "error.log").write_bytes(lines(range(5)))
     _read(tmp_path / "error.log", saved=checkpoint(saved))
-    assert checkpoint(saved, moves=False).empty is False
+    assert checkpoint(saved, moves=False).places
     saved.write_bytes(saved.read_bytes().replace(b"nginx-error/1", b"nginx-error/2"))
     with pytest.raises(ConfigurationError, match="Give each its own checkpoint"):
         checkpoint(saved)
