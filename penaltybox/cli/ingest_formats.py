@@ -76,6 +76,7 @@ _Status = Annotated[str, typer.Option("--status", metavar="N[,N]", help="The sta
 _Option = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the format: see formats.")
 ]
+_Allowed = Annotated[bool, typer.Option("--allowed", help="Also requests that the limiter let pass.")]
 _Scenario = Annotated[str, typer.Option(help="The scenario of the decisions.")]
 _Mapping = Annotated[
     list[str] | None,
@@ -98,6 +99,7 @@ def ingest_format(
     explain: _Explain = "",
     status: _Status = "",
     option: _Option = None,
+    allowed: _Allowed = False,
     scenario: _Scenario = "web",
     mapping: _Mapping = None,
     source: _Name = "",
@@ -128,7 +130,7 @@ def ingest_format(
         explain_line(form.name, explain, options, as_json=as_json)
         return
     name = source or f"{form.name}/1"
-    common = Common(form, options, name, Progress(), parse_duration(lateness, "--lateness"))
+    common = Common(form, options, name, Progress(), parse_duration(lateness, "--lateness"), allowed=allowed)
     form.make(options)  # says what is wrong with the options before anything is opened
     run = _Run(log, common, Checkpoint(saved, form.name, name, moves=not dry_run), values)
     run.check(follow=follow)

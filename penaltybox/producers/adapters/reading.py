@@ -28,9 +28,11 @@ LONGEST_LABEL: Final = 128
 class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one line says about a request: a `Decision` whose id and source are still to be given.
 
-    `ts_ms` is milliseconds since the epoch. `subjects` are values as they came, checked by `Canonicaliser`. `violated`
-    holds ``dimension:limit name``, `route` a template (see `Targets`). `id` is set only by formats whose lines carry
-    an id that is theirs alone (CloudEvents); everything else gets a hash of where it was read.
+    `ts_ms` is milliseconds since the epoch. `action` is ``allow`` for a request that the limiter let pass: such lines
+    are read too, and whoever reads the log says whether they are published (``--allowed``). `subjects` are values as
+    they came, checked by `Canonicaliser`. `violated` holds ``dimension:limit name``, `route` a template (see
+    `Targets`). `id` is set only by formats whose lines carry an id that is theirs alone (CloudEvents); everything else
+    gets a hash of where it was read.
     """
 
     ts_ms: int
@@ -56,7 +58,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Passed(NamedTuple):
-    """A well-formed line of the format which says nothing about limiting; `why` is one of few constant texts."""
+    """A well-formed line that is not about a request that a limiter looked at; `why` is one of few constant texts."""
 
     why: str
 
@@ -144,12 +146,14 @@ class Format(NamedTuple):
         make: an adapter for one log; raises ConfigurationError for options that make no sense.
         examples: lines in the real format, written by us; at least one is read as a `Reading`.
         options: name -> one line of help, of what ``--option`` may say.
+        given: the options under which the examples are read, if they need any.
     """
 
     name: str
     make: Callable[[Options], Adapter]
     examples: tuple[bytes, ...]
     options: Mapping[str, str] = {}
+    given: Mapping[str, str] = {}
 
 
 def label(text: str, longest: int = LONGEST_LABEL) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SUMMARIES: Final = {
     "nginx-error": "nginx error log: requests and connections limited or delayed, dry runs too.",
+    "nginx-access": "nginx access log, combined or JSON: by status, or by $limit_req_status.",
 }
 """Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
 

@@ -33,6 +33,7 @@ class Common(NamedTuple):
         progress: counts everything.
         lateness_ms: how far times may run backwards and are still put in order.
         report: called with `progress` now and then.
+        allowed: also requests that the limiter let pass become decisions.
     """
 
     form: Format
@@ -41,15 +42,16 @@ class Common(NamedTuple):
     progress: Progress
     lateness_ms: int = LATENESS_MS
     report: Callable[[Progress], None] = lambda _: None
+    allowed: bool = False
 
     def reader(self) -> LogReader:
         """For one file."""
-        return LogReader(self.form, self.options, self.source, self.progress)
+        return LogReader(self.form, self.options, self.source, self.progress, allowed=self.allowed)
 
     def times(self, sample: bytes) -> list[int]:
         """The times of the decisions in a log's first bytes; nothing is counted."""
         lines = sample[: sample.rfind(b"\n")] if b"\n" in sample else b""
-        beside = LogReader(self.form, self.options, self.source, Progress())
+        beside = self._replace(progress=Progress(), allowed=True).reader()
         return [one.ts_ms for one in beside.read(Block(0, lines, len(lines) + 1))]
 
 

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from penaltybox.producers.logs.progress import Progress
 
 _IDENTITY_BYTES: Final = 1024
+ALLOWED: Final = "requests that the limiter let pass; --allowed publishes them"
 HEAD_BYTES: Final = 65_536
 """Of a log's beginning, when reading does not begin there."""
+
+
+_TOO_LONG: Final = Unmatched("a line too long")
 
 
 class Found(NamedTuple):
@@ -43,13 +47,17 @@ class LogReader:
         options: what the format may know.
         source: ``limiter/instance``, in every decision and part of every id.
         progress: where lines are counted; several logs may share it.
+        allowed: also requests that the limiter let pass.
     """
 
-    def __init__(self, form: Format, options: Options, source: str, progress: Progress) -> None:
+    def __init__(
+        self, form: Format, options: Options, source: str, progress: Progress, *, allowed: bool = False
+    ) -> None:
         self._adapter = form.make(options)
         self._name = form.name
         self._source = source
         self._progress = progress
+        self._allowed = allowed
         self._identity: hashlib.blake2b | None = None
 
     def begin(self, head: bytes) -> None:
@@ -69,31 +77,34 @@ class LogReader:
 
     def _read(self, lines: Iterable[tuple[int, bytes]]) -> list[Found]:
         found: list[Found] = []
-        append, read, longest, progress = found.append, self._adapter.read, self._adapter.longest, self._progress
+        read, longest = self._adapter.read, self._adapter.longest
         for start, raw in lines:
             line = raw.rstrip(b"\r")
             if self._identity is None and _identifies(line):
                 self._identify(line)
-            if len(line) > longest:
-                progress.refuse("a line too long", line)
-                continue
-            said = read(line)
+            said = read(line) if len(line) <= longest else _TOO_LONG
             if isinstance(said, Unmatched):
                 said = self._inside(line, said)
             if isinstance(said, Reading):
-                append(Found(said.ts_ms, start, self._decision(said, start, line, 0)))
+                self._take(said, start, line, 0, found)
             elif isinstance(said, Passed):
-                progress.passed[said.why] += 1
+                self._progress.passed[said.why] += 1
             elif isinstance(said, Unmatched):
                 if line:
-                    progress.refuse(said.why, line)
+                    self._progress.refuse(said.why, line)
             else:
                 for number, one in enumerate(said):
-                    append(Found(one.ts_ms, start, self._decision(one, start, line, number)))
+                    self._take(one, start, line, number, found)
         return found
 
+    def _take(self, said: Reading, start: int, line: bytes, number: int, found: list[Found]) -> None:
+        if said.action == "allow" and not self._allowed:
+            self._progress.passed[ALLOWED] += 1
+        else:
+            found.append(Found(said.ts_ms, start, self._decision(said, start, line, number)))
+
     def _inside(self, line: bytes, said: Unmatched) -> Read:
-        inner = unwrapped(line)
+        inner = None if said is _TOO_LONG else unwrapped(line)
         return said if inner is None else self._adapter.read(inner)
 
     def _identify(self, first: bytes) -> None:
