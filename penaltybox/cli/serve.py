@@ -18,6 +18,7 @@ from penaltybox.cli.console import PolicyFile, policy_of, policy_path, settings,
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import PREFIX, Settings
+from penaltybox.contracts.subjects import Canonicaliser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -212,14 +213,23 @@ async def _desk(values: Settings, policy: Policy, registry: CollectorRegistry | 
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.producers.background import BackgroundPublisher
     from penaltybox.producers.composition import open_limiter
+    from penaltybox.producers.feed.feed import Feed
     from penaltybox.producers.http.answers import AnswerOptions
     from penaltybox.producers.http.requests import RequestReader
     from penaltybox.producers.service.desk import Desk
     from penaltybox.producers.service.standing import Standings
+    from penaltybox.sinks.blocklist import Blocklist
 
     link = open_link(endpoint_of(values))
     source = f"serve/{socket.gethostname()}-{os.getpid()}"[:128]
     desks: list[Desk] = []
+    feed = Feed(
+        link,
+        Blocklist(link, values.redis_prefix),
+        prefix=values.redis_prefix,
+        canonicaliser=Canonicaliser(values.ipv6_prefix, values.hashed_dimensions),
+        allow=policy.allow,
+    )
     # What the service grants on its own while Redis is away, its processes grant together.
     shared = msgspec.structs.replace(values, local_percent=max(1, values.local_percent // values.serve_processes))
 
@@ -242,9 +252,12 @@ async def _desk(values: Settings, policy: Policy, registry: CollectorRegistry | 
                 publisher=publisher,
                 options=AnswerOptions(headers=values.quota_headers, challenge_url=values.challenge_url),
                 client_header=values.client_ip_header or _CLIENT_HEADER,
+                feed=feed,
             )
+            feed.replace_allow(limiter.policy.allow)
             desks.append(desk)
             with _renewed(values, desk, limiter, link):
                 yield desk
     finally:
+        await feed.close()
         await link.close()

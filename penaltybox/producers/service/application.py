@@ -3,6 +3,7 @@
 /auth/nginx  /auth/forward  /auth/envoy/…     a gateway asks about a client's request
 POST /v1/decide  /v1/refund  /v1/outcomes     a program asks, gives back, tells what became of it
 GET /v1/subjects/{subject}                    how a subject stands
+GET /v1/blocks/stream                         who is blocked, and every change, for enforcers
 GET /healthz  /readyz                         alive; able to decide
 """
 
@@ -18,6 +19,7 @@ from penaltybox.producers.service import gateways
 from penaltybox.producers.service.calls import Call, read_body
 from penaltybox.producers.service.lifespan import live
 from penaltybox.producers.service.replies import Refusal, Reply, document, problem
+from penaltybox.producers.service.streaming import ON_STOP, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,16 @@ class Application:
         elif scope["type"] == "http":
             reply = await self._reply(Call.of(scope), receive)
             await send({"type": "http.response.start", "status": reply.status, "headers": _encoded(reply)})
-            await send({"type": "http.response.body", "body": reply.body})
+            if reply.pieces is None:
+                await send({"type": "http.response.body", "body": reply.body})
+            else:
+                scope[ON_STOP] = self._end
+                await stream(reply.pieces, receive, send)
+
+    def _end(self) -> None:
+        """The server stops, and answers that go on end."""
+        if self._desk is not None:
+            self._desk.end()
 
     def _hold(self, desk: Desk | None) -> None:
         self._desk = desk
@@ -92,6 +103,9 @@ class Application:
         if call.path.startswith(_SUBJECTS):
             _only("GET", call)
             return await desk.standing(call.path[len(_SUBJECTS) :])
+        if call.path == "/v1/blocks/stream":
+            _only("GET", call)
+            return await desk.changes(call)
         answer = {"/v1/decide": desk.decide, "/v1/refund": desk.refund, "/v1/outcomes": desk.outcome}.get(call.path)
         if answer is None:
             raise Refusal(404, "no such path; see docs/gateways")
@@ -116,5 +130,7 @@ def _only(method: str, call: Call) -> None:
 
 
 def _encoded(reply: Reply) -> list[tuple[bytes, bytes]]:
-    headers = {**reply.headers, "content-length": str(len(reply.body))}
+    headers = dict(reply.headers)
+    if reply.pieces is None:
+        headers["content-length"] = str(len(reply.body))
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

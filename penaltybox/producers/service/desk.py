@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent
@@ -16,19 +17,23 @@ from penaltybox.producers.http.requests import secret_name
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.service.bodies import DecideBody, OutcomeBody, RefundBody, Told, parsed
 from penaltybox.producers.service.gateways import facts_of, reply_of
-from penaltybox.producers.service.replies import Refusal, Reply, document
+from penaltybox.producers.service.replies import LINES, Refusal, Reply, document
 from penaltybox.producers.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penaltybox.contracts.policy import Policy
+    from penaltybox.producers.feed.feed import Feed
     from penaltybox.producers.http.requests import RequestReader
     from penaltybox.producers.memory import Offering
     from penaltybox.producers.service.calls import Call
     from penaltybox.producers.service.gateways import Way
     from penaltybox.producers.service.standing import Standings
     from penaltybox.producers.verdict import Decider
+
+_LONGEST_WAIT_S: Final = 60
+_MOST_STREAMS: Final = 2000
 
 
 class Desk:
@@ -43,6 +48,7 @@ class Desk:
         canonical: canonical text of a subject as a person or program types it.
         options: what answers look like.
         client_header: in which gateways name the client.
+        feed: tells enforcers what changes; None: there is none.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Desk:
         publisher: Offering | None = None,
         options: AnswerOptions | None = None,
         client_header: str = "X-Forwarded-For",
+        feed: Feed | None = None,
     ) -> None:
         self._decider = decider
         self._policy = policy
@@ -67,11 +74,14 @@ class Desk:
         # Envoy takes a 5xx for a failure of the service, and may let the request pass: a refusal must be none.
         self._options_for_envoy = replace(self._options, statuses={"unavailable": 429, **self._options.statuses})
         self._client_header = client_header.lower().encode()
+        self._feed = feed
 
     def replace_policy(self, policy: Policy) -> None:
         """From the next call on this policy holds here; the limiter's own has to be replaced too."""
         self._policy = policy
         self._reader.replace_policy(policy)
+        if self._feed is not None:
+            self._feed.replace_allow(policy.allow)
 
     async def check(self, way: Way, call: Call) -> Reply:
         """A gateway's question about a client's request.
@@ -159,6 +169,30 @@ class Desk:
         if self._standings is None:
             raise Refusal(503, "there is no Redis here")
         return document(await self._standings.of(canonical))
+
+    async def changes(self, call: Call) -> Reply:
+        """Who is blocked, and every change: lines without end, or with ``wait`` until the first news.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+            Refusal: `wait` is no number of seconds; there is no Redis, or there are too many enforcers.
+        """
+        since, wait = call.parameter("since"), call.parameter("wait")
+        if wait and not (wait.isascii() and wait.isdecimal() and int(wait[:9]) <= _LONGEST_WAIT_S):
+            raise Refusal(400, f"wait: got {wait[:20]!r}, wanted 0 to {_LONGEST_WAIT_S} seconds")
+        if self._feed is None:
+            raise Refusal(503, "there is no Redis here")
+        if self._feed.streams >= _MOST_STREAMS:
+            after = {"retry-after": str(5 + secrets.randbelow(25))}
+            raise Refusal(503, f"{_MOST_STREAMS:,} enforcers are listening to this process already", after)
+        await self._feed.ready()
+        headers = {"content-type": LINES, "cache-control": "no-store", "x-accel-buffering": "no"}
+        return Reply(200, headers, pieces=self._feed.follow(since, float(wait) if wait else None))
+
+    def end(self) -> None:
+        """Ends what goes on: the process stops."""
+        if self._feed is not None:
+            self._feed.stop()
 
     async def readiness(self) -> Reply:
         """200 when requests are decided, 503 when they are only refused."""

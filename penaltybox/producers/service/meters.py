@@ -34,6 +34,7 @@ _WAYS: tuple[tuple[str, str], ...] = (
     ("/v1/refund", "refund"),
     ("/v1/outcomes", "outcomes"),
     ("/v1/subjects/", "subjects"),
+    ("/v1/blocks/", "blocks"),
     ("/healthz", "health"),
     ("/readyz", "health"),
 )

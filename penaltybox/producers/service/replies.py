@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
+LINES: Final = "application/x-ndjson"
 
 
 class Reply(NamedTuple):
-    """An HTTP response, before it is sent. Header names are lower case."""
+    """An HTTP response, before it is sent. Header names are lower case.
+
+    Attributes:
+        status: HTTP status.
+        headers: without the body's length.
+        body: of an answer that is known as a whole.
+        pieces: of one that goes on, in its place.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
+    pieces: AsyncGenerator[bytes, None] | None = None
 
 
 class Refusal(Exception):  # noqa: N818 - the caller is refused; nothing is wrong here

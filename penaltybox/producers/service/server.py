@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.service.streaming import ON_STOP
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -44,6 +45,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def shutdown(self) -> None:
+        """The server stops: an answer that goes on ends now, the others are finished."""
+        super().shutdown()
+        if self.cycle is not None and not self.cycle.response_complete:
+            end: Any = self.cycle.scope.get(ON_STOP)
+            if end is not None:
+                end()
 
     def on_message_begin(self) -> None:
         """A call begins, somewhere in the piece that is being read."""
