@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress as Bar
 
+from penaltybox.cli.address_export import export_addresses, known_format
 from penaltybox.cli.block_files import BlockLine, WrongLine, read_blocks, write_csv, write_lines
 from penaltybox.cli.blocks import collect
 from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, print_json, settings, typed_subject
@@ -38,6 +39,10 @@ def export(
     *,
     dimension: Annotated[str, typer.Option(help="Only subjects of this dimension, e.g. ip.")] = "",
     lines: Annotated[bool, typer.Option("--jsonl", help="JSON lines, whatever the file is called.")] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="csv, jsonl, or a list of addresses; see below.", show_default=False)
+    ] = "",
+    policy_file: PolicyFile = None,
 ) -> None:
     """Write who is denied or challenged now into a file: subject, action, until, rung, rule, penalty.
 
@@ -45,14 +50,27 @@ def export(
     force, so not in it.
 
         penaltybox blocks export blocks.csv --dimension ip
+
+    Lists of addresses, for programs that enforce them: plain, nftables, haproxy, nginx-geo, nginx-deny, apache,
+    cloudflare, aws-waf-ipv4, aws-waf-ipv6. They have blocked addresses and banned ranges, without what is on the
+    allowlist. What cannot be in them (users, devices, in most of them challenges) is counted and told.
+
+        penaltybox blocks export blocked.nft --format nftables
     """
+    if form not in ("", "csv", "jsonl"):
+        if dimension or lines:
+            raise ConfigurationError(f"--format {form} has addresses only: leave --dimension and --jsonl out")
+        known_format(form)
+        values = settings()
+        export_addresses(values, policy_now(policy_file, values), file, form)
+        return
     if dimension and not all(DIMENSION.fullmatch(part) for part in dimension.split("+")):
         raise ConfigurationError(f"--dimension: got {dimension!r}, wanted for example ip, device, or device+route")
     found = asyncio.run(collect(settings(), dimension or None, quiet=not file))
     found.sort(key=lambda block: block.subject)
     try:
         with Path(file).open("w", encoding="utf-8", newline="") if file else nullcontext(sys.stdout) as target:
-            if lines or file.endswith((".jsonl", ".json", ".ndjson")):
+            if lines or form == "jsonl" or (not form and file.endswith((".jsonl", ".json", ".ndjson"))):
                 write_lines(target, found)
             else:
                 write_csv(target, found, lambda until: "permanent" if until is None else instant(until))
