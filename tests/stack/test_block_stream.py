@@ -58,27 +58,26 @@ def test_changes_come_as_they_happen_and_a_restart_forces_a_resync(
     """A ban and its end within a second; SIGTERM ends the stream at once; the old cursor brings the whole list."""
     prefix = settings.redis_prefix
     service = DecisionService(settings, policy)
-    with Redis.from_url(redis_server.url) as redis, service:
-        with listening(service) as lines:
-            assert [next(lines)["op"] for _ in range(3)] == ["resync", "synced", "beat"]
-            for change in ("add", "remove"):
-                key = f"{prefix}:{{ip:192.0.2.1}}:block"
-                if change == "add":
-                    redis.set(key, '{"until":null,"rung":"permanent","rule":"r","penalty":"p"}')
-                else:
-                    redis.delete(key)
-                at = time.monotonic()
-                redis.publish(f"{prefix}:events", "ip:192.0.2.1")
-                line = next(line for line in lines if line["op"] != "beat")
-                assert time.monotonic() - at < 1
-                assert (line["op"], line["name"]) == (change, "ip:192.0.2.1")
-            cursor = line["cursor"]
-            assert [one["op"] for one in poll(service, cursor)] == ["beat"]
-            started = time.monotonic()
-            code, log = service.stop()
-            assert time.monotonic() - started < 8  # calls under way get ten seconds
-            assert (code, "ERROR" in log) == (0, False), log
-            assert [one["op"] for one in lines][-1] == "again"
+    with Redis.from_url(redis_server.url) as redis, service, listening(service) as lines:
+        assert [next(lines)["op"] for _ in range(3)] == ["resync", "synced", "beat"]
+        for change in ("add", "remove"):
+            key = f"{prefix}:{{ip:192.0.2.1}}:block"
+            if change == "add":
+                redis.set(key, '{"until":null,"rung":"permanent","rule":"r","penalty":"p"}')
+            else:
+                redis.delete(key)
+            at = time.monotonic()
+            redis.publish(f"{prefix}:events", "ip:192.0.2.1")
+            line = next(line for line in lines if line["op"] != "beat")
+            assert time.monotonic() - at < 1
+            assert (line["op"], line["name"]) == (change, "ip:192.0.2.1")
+        cursor = line["cursor"]
+        assert [one["op"] for one in poll(service, cursor)] == ["beat"]
+        started = time.monotonic()
+        code, log = service.stop()
+        assert time.monotonic() - started < 8  # calls under way get ten seconds
+        assert (code, "ERROR" in log) == (0, False), log
+        assert [one["op"] for one in lines][-1] == "again"
     with DecisionService(settings, policy) as again:
         assert [one["op"] for one in poll(again, cursor)] == ["resync", "synced"]
 
