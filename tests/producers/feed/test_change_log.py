@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.producers.feed.change_log import ChangeLog
@@ -32,6 +32,7 @@ def test_nobody_goes_on_from_what_is_gone() -> None:
     assert log.position(before) is None
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(1, 7),
