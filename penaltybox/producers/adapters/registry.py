@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 SUMMARIES: Final = {
     "nginx-error": "nginx error log: requests and connections limited or delayed, dry runs too.",
     "nginx-access": "nginx access log, combined or JSON: by status, or by $limit_req_status.",
+    "envoy": "Envoy access log in JSON: local and global rate limits, external authorisation.",
+    "haproxy": "HAProxy HTTP log: 429, and what the proxy denied or tarpitted.",
+    "traefik": "Traefik access log, JSON or common: 429.",
+    "caddy": "Caddy JSON logs: the access log, and the rate_limit module.",
+    "kong": "Kong file-log JSON: rate-limiting by consumer or address.",
 }
 """Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
 

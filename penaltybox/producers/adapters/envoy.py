@@ -1,0 +1,162 @@
+"""Envoy's access log in JSON: what its local and global rate limit filters and external authorisation refused.
+
+The keys are whatever ``json_format`` says; read are the names that Istio, Envoy Gateway and Envoy's own examples use.
+Text logs in Envoy's default form have no address but ``X-Forwarded-For``, which clients write: they are not read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.times import Times
+
+if TYPE_CHECKING:
+    from penaltybox.producers.adapters.reading import Options, Read
+
+_FLAGS: Final = {"RateLimited": "RL", "RateLimitServiceError": "RLSE", "UnauthorizedExternalService": "UAEX"}
+"""``%RESPONSE_FLAGS_LONG%`` -> ``%RESPONSE_FLAGS%``."""
+_BEFORE: Final = frozenset({"NR", "NoRouteFound", "DPE", "DownstreamProtocolError", "IH", "InvalidEnvoyRequestHeaders"})
+_LIMITED: Final = frozenset({"local_rate_limited", "request_rate_limited"})
+_OUTAGES: Final = frozenset({"rate_limiter_error", "ext_authz_error"})
+_DIRECT: Final = ("downstream_direct_remote_address", "downstream_remote_address")
+_NO_JSON: Final = Unmatched("not JSON with start_time and response_code")
+_NO_TIME: Final = Unmatched("no time, or one that does not exist")
+_NO_ADDRESS: Final = Unmatched("no address of the client under a key that is known, or of --option address")
+_FORWARDED: Final = Unmatched("Envoy took the address from X-Forwarded-For (its port is 0); see --option address")
+_NO_ANSWER: Final = Passed("a connection that ended before an answer (status 0)")
+_UNASKED: Final = Passed("answered by Envoy before any limit was asked")
+
+_Text = str | None
+_Loose = int | float | str | None
+
+
+class Envoy(Adapter):
+    """Reads JSON objects, one a line; unset values are ``-``, null, or not there."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._times = Times(options.zone, options.now_ms)
+        self._refusals = refusals(options)
+        self._keyed_by = keyed_by(options)
+        self._authorisation = one_of(options, "ext-authz", ("unknown", "over_limit", "blocklist"))
+        self._address = options.values.get("address", "")
+        self._decode = _decoder(self._address)
+
+    def read(self, line: bytes) -> Read:
+        """See `Adapter.read`."""
+        try:
+            found = self._decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _NO_JSON
+        flags = {_FLAGS.get(flag, flag) for flag in known(found.response_flags).split(",")}
+        details = known(found.response_code_details)
+        status = status_of(found.response_code)
+        said = self._said(flags, details, status)
+        if not isinstance(said, tuple) or isinstance(said, Passed):
+            return said
+        ts_ms = self._times.rfc3339(found.start_time)
+        if ts_ms is None:
+            return _NO_TIME
+        ip = self._client(found)
+        if isinstance(ip, Unmatched):
+            return ip
+        action, reason, limit = said
+        path = known(found.original_path) or known(found.origin_path) or known(found.path)
+        target = self._options.targets.of(known(found.method), path) if path else self._options.targets.unknown
+        return Reading(
+            ts_ms=ts_ms,
+            action=action,
+            reason=reason,
+            violated=(label(f"{self._keyed_by}:{limit}"),) if reason == "over_limit" else (),
+            subjects={"ip": ip},
+            scenario=target.scenario,
+            route=target.route,
+            status=status,
+        )
+
+    def explain(self, line: bytes) -> str:
+        """See `Adapter.explain`."""
+        try:
+            self._decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return f"JSON: {error}"
+        return ""
+
+    def _said(self, flags: set[str], details: str, status: int | None) -> tuple[Any, Any, str] | Passed:
+        """(action, reason, name of the limit)."""
+        if "RLSE" in flags or details in _OUTAGES:
+            return ("allow", "fail_open", "") if details == "via_upstream" else ("deny", "fail_closed", "")
+        if "RL" in flags or details in _LIMITED:
+            return "deny", "over_limit", details if details in _LIMITED else "rate_limited"
+        if "UAEX" in flags or details == "ext_authz_denied":
+            return "deny", self._authorisation, "ext_authz"
+        if status is None:
+            return _NO_ANSWER
+        if status in self._refusals:
+            return "deny", "over_limit", f"status_{status}"
+        return _UNASKED if flags & _BEFORE else ("allow", None, "")
+
+    def _client(self, found: Any) -> str | Unmatched:
+        """The address of the connection; of ``X-Forwarded-For`` (port 0) only if an option names the key."""
+        if self._address:
+            return self._options.endpoint(known(found.chosen)) or _NO_ADDRESS
+        for name in _DIRECT:
+            text = known(getattr(found, name))
+            if text.endswith(":0"):
+                return _FORWARDED
+            ip = self._options.endpoint(text) if text else None
+            if ip is not None:
+                return ip
+        return self._options.address(known(found.direct_without_port)) or _NO_ADDRESS
+
+
+def _decoder(address: str) -> Any:
+    names = {
+        "direct_without_port": "downstream_direct_remote_address_without_port",
+        "origin_path": "x-envoy-origin-path",
+        "original_path": "x-envoy-original-path",
+        "chosen": address or "downstream_remote_address_without_port",
+    }
+    texts = ("response_flags", "response_code_details", "method", "path", *_DIRECT, *names)
+    if address in texts:  # one name cannot be two fields
+        texts = tuple(name for name in texts if name != address)
+    fields: list[Any] = [("start_time", str), ("response_code", _Loose), *((name, _Text, None) for name in texts)]
+    made = msgspec.defstruct("EnvoyLine", fields, rename=names, gc=False)
+    return msgspec.json.Decoder(made).decode
+
+
+FORMAT: Final = Format(
+    "envoy",
+    Envoy,
+    (
+        (
+            b'{"start_time":"2026-05-17T10:05:03.458Z","method":"POST","path":"/coupons/17/claim?c=1",'
+            b'"protocol":"HTTP/1.1","response_code":429,"response_flags":"RL","response_code_details":'
+            b'"local_rate_limited","downstream_remote_address":"203.0.113.7:59364","route_name":"shop"}'
+        ),
+        (
+            b'{"start_time":"2026-05-17T10:05:04.000Z","method":"GET","path":"/cart","response_code":"429",'
+            b'"response_flags":"-","response_code_details":"request_rate_limited",'
+            b'"downstream_direct_remote_address":"[2001:db8::7]:40112","upstream_host":null}'
+        ),
+        (
+            b'{"start_time":"2026-05-17T10:05:05.120Z","method":"GET","path":"/","response_code":200,'
+            b'"response_flags":"-","response_code_details":"via_upstream",'
+            b'"downstream_remote_address":"203.0.113.8:1024"}'
+        ),
+        (
+            b'{"start_time":"2026-05-17T10:05:06.000Z","method":"GET","path":"/","response_code":500,'
+            b'"response_flags":"RLSE","response_code_details":"rate_limiter_error",'
+            b'"downstream_remote_address":"203.0.113.9:1024"}'
+        ),
+    ),
+    {
+        "keyed-by": KEYED_BY,
+        "address": "the key that holds the client's address, trusted as it is (behind a proxy of yours)",
+        "ext-authz": "what a refusal by external authorisation means: unknown (default), over_limit or blocklist",
+    },
+)

@@ -1,0 +1,142 @@
+"""Traefik's access log, JSON and common: requests refused with 429, by Traefik's `rateLimit` or by a service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.forms import Form
+from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.times import Times
+
+if TYPE_CHECKING:
+    from penaltybox.producers.adapters.reading import Options, Read
+    from penaltybox.producers.adapters.targets import Target
+
+_TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_COMMON: Final = Form(
+    ("client address", r"(\S++) "),
+    ("identity", r"- "),
+    ("user", r".*? "),
+    ("time", r"\[(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "),
+    ("request", r'"([^"\\]*+(?:\\.[^"\\]*+)*+)" '),
+    ("status", r"(\d+|-) "),
+    ("bytes", r"(?:\d+|-)"),
+    ("referer, agent, number, router", rf'(?: {_TEXT} {_TEXT} (?:\d+|-) "([^"]*)".*)?.*'),
+)
+_NO_LINE: Final = Unmatched("not a line of Traefik's access log")
+_NO_JSON: Final = Unmatched("not JSON with StartUTC, ClientAddr and DownstreamStatus")
+_NO_TIME: Final = Unmatched("no time, or one that does not exist")
+_NO_ADDRESS: Final = Unmatched("the client is no address")
+_NO_ANSWER: Final = Passed("a connection that ended before an answer")
+
+
+class _Line(msgspec.Struct, frozen=True, gc=False):
+    status: int | str = msgspec.field(name="DownstreamStatus")
+    address: str | None = msgspec.field(name="ClientAddr", default=None)
+    host: str | None = msgspec.field(name="ClientHost", default=None)
+    start: str | None = msgspec.field(name="StartUTC", default=None)
+    local: str | None = msgspec.field(name="StartLocal", default=None)
+    method: str | None = msgspec.field(name="RequestMethod", default=None)
+    path: str | None = msgspec.field(name="RequestPath", default=None)
+    router: str | None = msgspec.field(name="RouterName", default=None)
+    retry_after: Any = msgspec.field(name="downstream_Retry-After", default=None)
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+class Traefik(Adapter):
+    """Reads requests. The log does not say which middleware refused, so the router stands for the limit."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._times = Times(options.zone, options.now_ms)
+        self._refusals = refusals(options)
+        self._keyed_by = keyed_by(options)
+        self._forwarded = one_of(options, "address", ("ClientAddr", "ClientHost")) == "ClientHost"
+
+    def read(self, line: bytes) -> Read:
+        """See `Adapter.read`."""
+        return self._json(line) if line.startswith(b"{") else self._text(line)
+
+    def explain(self, line: bytes) -> str:
+        """See `Adapter.explain`."""
+        if not line.startswith(b"{"):
+            return _COMMON.explain(decoded(line))
+        try:
+            _decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return f"JSON: {error}"
+        return ""
+
+    def _json(self, line: bytes) -> Read:
+        try:
+            found = _decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _NO_JSON
+        # ClientHost is the whole X-Forwarded-For where Traefik trusts the sender; the last of it is who that one saw.
+        client = known(found.host).rpartition(",")[2].strip() if self._forwarded else known(found.address)
+        target = self._options.targets.of(known(found.method), known(found.path))
+        ts_ms = self._times.rfc3339(known(found.start) or known(found.local))
+        return self._reading(client, ts_ms, status_of(found.status), known(found.router), target)
+
+    def _text(self, line: bytes) -> Read:
+        match = _COMMON.match(decoded(line))
+        if match is None:
+            return _NO_LINE
+        client, time, request, status, router = match.groups()
+        target = self._options.targets.of_line(request)
+        return self._reading(client, self._times.apache(time), status_of(status), known(router), target)
+
+    def _reading(self, client: str, ts_ms: int | None, status: int | None, router: str, target: Target) -> Read:
+        if status is None:
+            return _NO_ANSWER
+        if ts_ms is None:
+            return _NO_TIME
+        ip = self._options.endpoint(client)
+        if ip is None:
+            return _NO_ADDRESS
+        refused = status in self._refusals
+        return Reading(
+            ts_ms=ts_ms,
+            action="deny" if refused else "allow",
+            reason="over_limit" if refused else None,
+            violated=(label(f"{self._keyed_by}:{router or f'status_{status}'}"),) if refused else (),
+            subjects={"ip": ip},
+            scenario=target.scenario,
+            route=target.route,
+            status=status,
+        )
+
+
+FORMAT: Final = Format(
+    "traefik",
+    Traefik,
+    (
+        (
+            b'{"ClientAddr":"203.0.113.7:35172","ClientHost":"203.0.113.7","ClientPort":"35172","ClientUsername":"-",'
+            b'"DownstreamStatus":429,"OriginStatus":0,"RequestMethod":"POST","RequestPath":"/login?next=%2F",'
+            b'"RouterName":"shop@file","StartUTC":"2026-05-17T10:05:03.258878164Z","level":"info","msg":""}'
+        ),
+        (
+            b'{"ClientAddr":"[2001:db8::7]:35170","ClientHost":"2001:db8::7","DownstreamStatus":200,'
+            b'"OriginStatus":200,"RequestMethod":"GET","RequestPath":"/cart","RouterName":"shop@file",'
+            b'"StartUTC":"2026-05-17T10:05:04.237585267Z","time":"2026-05-17T10:05:04Z"}'
+        ),
+        (
+            b'203.0.113.8 - - [17/May/2026:10:05:05 +0000] "GET /cart?x=1 HTTP/1.1" 429 17 "-" "curl/8.5" 2 '
+            b'"shop@file" "-" 0ms'
+        ),
+        (
+            b'203.0.113.8 - ann [17/May/2026:10:05:06 +0000] "GET / HTTP/1.1" 200 5310 "-" "curl/8.5" 3 '
+            b'"shop@file" "http://10.0.0.5:8080" 12ms'
+        ),
+    ),
+    {
+        "keyed-by": KEYED_BY,
+        "address": "JSON: ClientAddr (default, the connection), or ClientHost behind a proxy in `trustedIPs`",
+    },
+)
