@@ -18,6 +18,12 @@ SUMMARIES: Final = {
     "traefik": "Traefik access log, JSON or common: 429.",
     "caddy": "Caddy JSON logs: the access log, and the rate_limit module.",
     "kong": "Kong file-log JSON: rate-limiting by consumer or address.",
+    "apache": "Apache access log: 429; error log: mod_evasive and mod_qos.",
+    "modsecurity": "ModSecurity in error logs and JSON audit logs: rules that are limits.",
+    "aws-waf": "AWS WAF logs: rate-based rules, enforced or counted.",
+    "aws-alb": "AWS Application Load Balancer access logs: 429, and WAF's refusals.",
+    "aws-apigateway": "AWS API Gateway access logs in JSON: throttling and quotas.",
+    "cloudfront": "CloudFront standard logs: 429, and the distribution's quotas.",
 }
 """Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
 

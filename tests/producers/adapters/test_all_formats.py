@@ -159,7 +159,7 @@ def _with_leaf(document: Any, path: tuple[Any, ...], text: str) -> Any:
 
 def _hostile(name: str, line: bytes, own: set[str]) -> list[Callable[[str], bytes]]:
     """Ways in which a client's text gets into a line: as any text of it that is not the subject."""
-    if line.startswith((b"{", b"[")):
+    if line.startswith((b"{", b"[{")):
         document = msgspec.json.decode(line)
         places = [path for path, value in _leaves(document) if not any(one in value for one in own)]
         return [
