@@ -17,6 +17,7 @@ from penaltybox.cli import (
     dead_letters,
     demo,
     doctor,
+    enforce,
     explain,
     forget,
     grant,
@@ -63,6 +64,7 @@ app.command("tune", rich_help_panel=_RULES)(tune.tune)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
+app.add_typer(enforce.app, name="enforce", rich_help_panel=_RUN)
 app.command("console", rich_help_panel=_RUN)(console_page.console)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.command("restore", rich_help_panel=_RUN)(restore.restore)

@@ -1,0 +1,125 @@
+"""A map of HAProxy, kept through its runtime socket: a change needs no reload; a new HAProxy gets everything."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+from penaltybox.cli.address_export import replace
+from penaltybox.cli.address_formats import haproxy
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from penaltybox.cli.address_lists import AddressList
+
+_BATCH_BYTES: Final = 8_000
+"""HAProxy reads a command into one buffer (16 KiB)."""
+_PATIENCE_S: Final = 5.0
+_VERSION: Final = re.compile(r"New version created: (\d+)")
+_PID: Final = re.compile(r"^Pid: (\d+)$", re.MULTILINE)
+
+
+class HaproxyMap:
+    """See the module.
+
+    Args:
+        file: the map, by the path that HAProxy's configuration has; kept current too, for its next start.
+        socket: of the runtime API, with level admin.
+    """
+
+    def __init__(self, file: Path, socket: Path) -> None:
+        self._file = file
+        self._socket = socket
+        self._there: dict[str, str] | None = None
+        self._pid = ""
+
+    async def apply(self, bans: AddressList, at_ms: int) -> Counter[str]:
+        """See `Target.apply`: the differences, or everything if it is not known what HAProxy has."""
+        written = haproxy(bans, at_ms)
+        wanted: dict[str, str] = {}
+        for line in written.text.splitlines():
+            network, _, action = line.partition(" ")
+            wanted[network] = action
+        await asyncio.to_thread(replace, self._file, written.text)
+        pid = await self._running()
+        before, self._there = self._there, None
+        if before is None or pid != self._pid:
+            await self._put_all(wanted)
+        else:
+            await self._put_changes(before, wanted)
+        self._there, self._pid = wanted, pid
+        return written.left_out
+
+    async def lost(self) -> bool:
+        """See `Target.lost`."""
+        if self._there is None:
+            return True
+        try:
+            return await self._running() != self._pid
+        except (OSError, TimeoutError, StoreUnavailable):
+            self._there = None
+            return False  # it is told when there is something to apply
+
+    async def _put_all(self, wanted: dict[str, str]) -> None:
+        """A new version of the map beside the old one, which then takes its place in one step."""
+        found = _VERSION.search(await self._ask(f"prepare map {self._file}"))
+        if found is None:
+            raise self._refused("no map of this path is in its configuration")
+        lines = (f"{network} {action}\n" for network, action in wanted.items())
+        for payload in _batches(lines):
+            self._expect_nothing(await self._ask(f"add map @{found[1]} {self._file} <<\n{payload}"))
+        self._expect_nothing(await self._ask(f"commit map @{found[1]} {self._file}"))
+
+    async def _put_changes(self, before: dict[str, str], wanted: dict[str, str]) -> None:
+        commands = [f"del map {self._file} {network};" for network in before if before[network] != wanted.get(network)]
+        commands += [
+            f"add map {self._file} {network} {action};"
+            for network, action in wanted.items()
+            if before.get(network) != action
+        ]
+        for batch in _batches(commands):
+            self._expect_nothing(await self._ask(batch.rstrip(";")))
+
+    async def _running(self) -> str:
+        found = _PID.search(await self._ask("show info"))
+        if found is None:
+            raise self._refused("its answer to `show info` has no Pid; the socket needs level admin")
+        return found[1]
+
+    def _expect_nothing(self, answer: str) -> None:
+        if answer.strip():
+            raise self._refused(answer.strip()[:200])
+
+    def _refused(self, says: str) -> ConfigurationError:
+        return ConfigurationError(f"HAProxy at {self._socket}, map {self._file}: {says}")
+
+    async def _ask(self, command: str) -> str:
+        """One command line, or one command with its payload; all of the answer."""
+        async with asyncio.timeout(_PATIENCE_S):
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self._socket))
+            except OSError as error:
+                raise StoreUnavailable(f"HAProxy does not answer at {self._socket}: {error}") from error
+            try:
+                writer.write(f"{command}\n".encode())
+                await writer.drain()
+                return (await reader.read()).decode("utf-8", "replace")
+            finally:
+                writer.close()
+
+
+def _batches(parts: Iterable[str]) -> Iterator[str]:
+    """The parts joined, in pieces that HAProxy can take."""
+    batch = ""
+    for part in parts:
+        if batch and len(batch) + len(part) > _BATCH_BYTES:
+            yield batch
+            batch = ""
+        batch += part
+    if batch:
+        yield batch

@@ -1,0 +1,144 @@
+"""`penaltybox enforce` with HAProxy, nginx and Apache themselves: what is blocked is denied, what is lifted is not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import Redis
+
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.settings import Settings
+from tests.redis_servers import free_port
+from tests.stack.decision_service import DecisionService, fetch
+from tests.stack.enforcers import PROGRAMS, Apache, Enforcer, Haproxy, NginxList, answers
+from tests.waiting import block_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penaltybox.embedded.redis_server import RedisServer
+
+pytestmark = pytest.mark.stack
+EACH = [pytest.param(kind, marks=pytest.mark.programs(kind.program), id=kind.program) for kind in PROGRAMS]
+TWO_SECONDS = 2.0
+Program = Haproxy | NginxList | Apache
+
+
+class World:
+    """The keys of one test."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.redis: Redis = Redis.from_url(url)
+        self.prefix = prefix
+        self.settings = Settings(redis_url=url, redis_prefix=prefix, kafka="127.0.0.1:1")
+
+    def block(self, address: str, until_ms: int | None = None, kind: str = "block") -> None:
+        value = f'{{"until":{"null" if until_ms is None else until_ms},"rung":"1h","rule":"r","penalty":"p"}}'
+        self.redis.set(f"{self.prefix}:{{ip:{address}}}:{kind}", value, pxat=until_ms)
+        self._say(f"ip:{address}")
+
+    def lift(self, address: str) -> None:
+        self.redis.delete(f"{self.prefix}:{{ip:{address}}}:block")
+        self._say(f"ip:{address}")
+
+    def list_range(self, name: str, where: str) -> None:
+        self.redis.hset(f"{self.prefix}:{name}", where, '{"until":null}')
+        self._say("#lists")
+
+    def _say(self, message: str) -> None:
+        self.redis.publish(f"{self.prefix}:events", message)
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, fresh_prefix: str) -> Iterator[World]:
+    made = World(redis_server.url, fresh_prefix)
+    yield made
+    made.redis.close()
+
+
+@pytest.fixture(params=EACH)
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
+    with request.param(tmp_path / "program", 1) as running:
+        yield running
+
+
+def test_what_is_blocked_is_denied_and_what_is_lifted_is_not(program: Program, world: World, tmp_path: Path) -> None:
+    """Each within two seconds; ranges too, without what is allowlisted in them; the others are let through."""
+    world.block("127.0.0.50")
+    with Enforcer(world.settings, tmp_path, *program.enforce()) as enforcer:
+        answers(program, "127.0.0.50", program.denies)
+        started = time.monotonic()
+        world.block("127.0.0.51")
+        answers(program, "127.0.0.51", program.denies)
+        assert time.monotonic() - started < TWO_SECONDS
+        started = time.monotonic()
+        world.lift("127.0.0.51")
+        answers(program, "127.0.0.51", 200)
+        assert time.monotonic() - started < TWO_SECONDS
+        world.list_range("allow", "127.8.0.64/26")
+        world.list_range("cidr", "127.8.0.0/24")
+        answers(program, "127.8.0.1", program.denies)
+        assert [fetch(program.port, source=f"127.8.0.{last}").status for last in (64, 127, 128)] == [
+            200, 200, program.denies,
+        ]  # fmt: skip
+        assert fetch(program.port, source="127.0.0.52").status == 200
+        assert enforcer.stop() == 0, enforcer.log
+
+
+@pytest.mark.programs("haproxy")
+def test_an_outage_changes_nothing_until_blocks_run_out(world: World, tmp_path: Path) -> None:
+    """Over the feed of a service: it goes, and an enforcer that is started anew while it is away knows what it knew."""
+    (policy := tmp_path / "policy.yaml").write_text("rules: {}\n")
+    port = free_port()
+    with Haproxy(tmp_path / "program", 1) as program:
+        feed = [*program.enforce(), "--from", f"http://127.0.0.1:{port}"]
+        ends = now_ms() + 25_000
+        with DecisionService(world.settings, policy, port=port), Enforcer(world.settings, tmp_path, *feed) as enforcer:
+            world.block("127.0.0.60", ends)
+            world.block("127.0.0.61")
+            answers(program, "127.0.0.60", program.denies)
+            answers(program, "127.0.0.61", program.denies)
+            assert enforcer.stop() == 0, enforcer.log
+        with Enforcer(world.settings, tmp_path, *feed) as enforcer:
+            block_until(lambda: "the feed is asked again" in enforcer.log, 20, "an outage")
+            assert fetch(program.port, source="127.0.0.61").status == program.denies
+            answers(program, "127.0.0.60", 200, 60)
+            assert now_ms() >= ends
+            world.lift("127.0.0.61")
+            with DecisionService(world.settings, policy, port=port):
+                answers(program, "127.0.0.61", 200, 60)
+
+
+@pytest.mark.programs("haproxy")
+def test_a_new_haproxy_gets_everything(world: World, tmp_path: Path) -> None:
+    """What was changed while HAProxy was away, it has when it is back; many go in batches; challenges are told."""
+    with (
+        Haproxy(tmp_path / "program", 1) as program,
+        Enforcer(world.settings, tmp_path, *program.enforce()) as enforcer,
+    ):
+        for number in range(1, 1500):
+            world.redis.set(f"{world.prefix}:{{ip:10.9.{number >> 8}.{number & 255}}}:block", '{"until":null}')
+        world.block("127.0.0.70")
+        answers(program, "127.0.0.70", program.denies)
+        program.stop()
+        world.lift("127.0.0.70")
+        world.block("127.0.0.71")
+        world.block("127.0.0.72", kind="challenge")
+        block_until(lambda: "not enforced" in enforcer.log, 20, "a failure")
+        program.__enter__()
+        answers(program, "127.0.0.71", program.denies)
+        answers(program, "127.0.0.70", 200)
+        block_until(lambda: b"challenge" in fetch(program.port, source="127.0.0.72").body, 20, "a challenge")
+        forged = fetch(program.port, source="127.0.0.73", headers={"X-Penaltybox-Action": "challenge"})
+        assert b"challenge" not in forged.body
+
+
+def test_the_openresty_snippet_compiles(redis_server: RedisServer) -> None:
+    """Redis' own Lua, 5.1 as OpenResty's, compiles it."""
+    from tests.stack.gateway_servers import EXAMPLES  # noqa: PLC0415 - beside its only use
+
+    with Redis.from_url(redis_server.url) as redis:
+        assert len(redis.script_load((EXAMPLES / "openresty.lua").read_text())) == 40
