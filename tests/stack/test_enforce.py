@@ -80,10 +80,8 @@ def test_what_is_blocked_is_denied_and_what_is_lifted_is_not(program: Program, w
         assert time.monotonic() - started < TWO_SECONDS
         world.list_range("allow", "127.8.0.64/26")
         world.list_range("cidr", "127.8.0.0/24")
-        answers(program, "127.8.0.1", program.denies)
-        assert [fetch(program.port, source=f"127.8.0.{last}").status for last in (64, 127, 128)] == [
-            200, 200, program.denies,
-        ]  # fmt: skip
+        for last, status in ((1, program.denies), (128, program.denies), (64, 200), (127, 200)):
+            answers(program, f"127.8.0.{last}", status)  # a server that reloads answers with either list for a moment
         assert fetch(program.port, source="127.0.0.52").status == 200
         assert enforcer.stop() == 0, enforcer.log
 
