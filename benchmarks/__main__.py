@@ -25,6 +25,8 @@ BENCHES = {
     "replay_rss_mb": ["replay_memory"],
     "limiter_three_dims": ["limiter_speed"],
     "limiter_p50_ms": ["limiter_speed"],
+    "ingest_nginx": ["ingest_lines"],
+    "ingest_json": ["ingest_lines"],
     "console_first_paint_ms": ["console_paint"],
 }
 """Name as given in ONLY -> modules of this folder."""

@@ -60,6 +60,8 @@ _NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_WORD: Final = Unmatched("a $limit_req_status that nginx does not know")
 _CUT_SHORT: Final = Passed("a connection that ended before a request (status 000)")
 _STATUSES: Final = range(100, 600)
+_NUMBERS: Final[dict[Any, int]] = {0: 0, "000": 0} | {of: n for n in _STATUSES for of in (n, str(n))}
+"""Statuses as numbers and as text -> number."""
 
 
 class NginxAccess(Adapter):
@@ -102,8 +104,8 @@ class NginxAccess(Adapter):
             found = self._decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return _NO_JSON
-        status = str(found.status)
-        if len(status) != 3 or not (status.isascii() and status.isdigit()):  # noqa: PLR2004 - digits
+        status = _NUMBERS.get(found.status)
+        if status is None:
             return _NO_STATUS
         targets = self._options.targets
         if found.request_method:
@@ -111,7 +113,7 @@ class NginxAccess(Adapter):
         else:
             target = targets.of_line(found.request) if found.request else targets.unknown
         return self._reading(
-            found.remote_addr, self._time(found), int(status), found.limit_req_status, found.limit_conn_status, target
+            found.remote_addr, self._time(found), status, found.limit_req_status, found.limit_conn_status, target
         )
 
     def _time(self, found: Any) -> int | None:

@@ -28,8 +28,8 @@ _LIMITED: Final = Form(
     ("zone", r' by zone "([^"]*)"'),
     ("action", r"(?: while [a-zA-Z0-9/ ]+)?"),
     ("client address", r", (?:udp )?client: ([^ ,]+)"),
-    ("server", r'(?:, server: (?:(?!, request: ").)*)?'),
-    ("request", r'(?:, request: "(.*?)(?:"(?:, (?:subrequest|upstream|host|referrer): .*)?)?)?'),
+    ("server", r'(?:, server: [^,]*+(?:,(?! request: ")[^,]*+)*+)?'),
+    ("request", r'(?:, request: "([^"]*+(?:"(?!$|, (?:subrequest|upstream|host|referrer): )[^"]*+)*+)(?:".*)?)?'),
 )
 _STATUS: Final = 503
 _OTHER: Final = Passed("another message of nginx")

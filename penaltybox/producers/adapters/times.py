@@ -22,7 +22,12 @@ _MONTHS: Final = {
 _LAST_MS: Final = 1 << 42
 """Year 2109: what is beyond is no time, and milliseconds taken for seconds are told apart."""
 _MAX_CACHED: Final = 10_000
-_LEAP_SECOND: Final = 60
+_FRACTIONS: Final = {
+    f"{fraction}{end}": ms
+    for end in ("Z", "+00:00")
+    for fraction, ms in [("", 0), *((f".{ms:03}", ms) for ms in range(1000))]
+}
+_SECONDS: Final = {f"{second:02}": second * 1000 for second in range(61)}  # a leap second is one
 _DAY_MS: Final = 86_400_000
 _APACHE: Final = re.compile(r"(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d):(\d\d) ([+-])([01]\d|2[0-3])([0-5]\d)", re.ASCII)
 _NGINX: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)", re.ASCII)
@@ -46,6 +51,8 @@ class Times:
         self._now_ms = now_ms
         self._last_ms = 0
         self._minutes: dict[str, tuple[int, int]] = {}
+        self._utc: dict[str, int] = {}
+        """``2026-05-17T10:05:`` -> milliseconds, for times that end in Z or +00:00."""
 
     def apache(self, text: str) -> int | None:
         """``17/May/2015:10:05:03 +0000``."""
@@ -56,11 +63,11 @@ class Times:
         first, _ = self._minutes.get(minute) or self._minute(
             minute, minute[7:11], _MONTHS.get(minute[3:6], 0), minute[:2], minute[12:14], minute[15:17], UTC
         )
-        return self._whole(first, second, _offset_ms(sign, hours, minutes))
+        return _whole(first, _SECONDS.get(second), _offset_ms(sign, hours, minutes))
 
     def nginx(self, text: str) -> int | None:
         """``2024/05/17 10:05:03`` in the log's zone."""
-        minute = text[:16]
+        minute = text[:17]
         known = self._minutes.get(minute)
         if known is None:
             match = _NGINX.fullmatch(text)
@@ -68,13 +75,15 @@ class Times:
                 return None
             year, month, day, hour, of_hour, _ = match.groups()
             known = self._minute(minute, year, month, day, hour, of_hour, self._zone)
-        second = text[17:]
-        if len(second) != 2 or not second.isascii() or not second.isdigit() or text[16] != ":":  # noqa: PLR2004
-            return None
-        return self._local(known, second)
+        second = _SECONDS.get(text[17:])
+        return None if second is None else self._local(known, second)
 
     def rfc3339(self, text: str) -> int | None:
         """``2026-05-17T10:05:03.123456Z``: also with a blank for the T, an offset, a comma, or in the log's zone."""
+        known_ms = self._utc.get(text[:17])
+        fraction_ms, second_ms = _FRACTIONS.get(text[19:]), _SECONDS.get(text[17:19])
+        if known_ms and fraction_ms is not None and second_ms is not None:
+            return known_ms + second_ms + fraction_ms
         match = _RFC3339.fullmatch(text)
         if match is None:
             return None
@@ -84,10 +93,13 @@ class Times:
         known = self._minutes.get(key) or self._minute(
             key, minute[:4], minute[5:7], minute[8:10], minute[11:13], minute[14:16], zone
         )
-        if zone is UTC:
-            whole = self._whole(known[0], second, _offset_ms(sign, hours, minutes) if sign else 0)
+        second_ms = _SECONDS.get(second)
+        if utc and known[0] and len(self._utc) < _MAX_CACHED:
+            self._utc[f"{minute}:"] = known[0]
+        if zone is UTC or second_ms is None:
+            whole = _whole(known[0], second_ms, _offset_ms(sign, hours, minutes) if sign else 0)
         else:
-            whole = self._local(known, second)
+            whole = self._local(known, second_ms)
         return whole if whole is None or not fraction else whole + int(f"{fraction}00"[:3])
 
     def syslog(self, text: str) -> int | None:
@@ -104,7 +116,8 @@ class Times:
                 key, str(year), month, day.strip() or "0", hour, minute, self._zone
             )
             if known[0] and min(known) <= self._now_ms + _DAY_MS:
-                return self._local(known, second)
+                second_ms = _SECONDS.get(second)
+                return None if second_ms is None else self._local(known, second_ms)
         return None
 
     def seconds(self, value: float | str) -> int | None:
@@ -115,21 +128,15 @@ class Times:
         """Milliseconds since the epoch, as a number or as text."""
         return _epoch(value, 1)
 
-    def _local(self, known: tuple[int, int], second: str) -> int | None:
+    def _local(self, known: tuple[int, int], second_ms: int) -> int | None:
         first, other = known
         if other != first and abs(other - self._last_ms) < abs(first - self._last_ms) and self._last_ms:
             first = other
-        found = self._whole(first, second, 0)
-        if found is not None:
-            self._last_ms = found
-        return found
-
-    @staticmethod
-    def _whole(minute_ms: int, second: str, offset_ms: int) -> int | None:
-        if not minute_ms or int(second) > _LEAP_SECOND:
+        found = first + second_ms
+        if not first or not 0 < found < _LAST_MS:
             return None
-        found = minute_ms + int(second) * 1000 - offset_ms
-        return found if 0 < found < _LAST_MS else None
+        self._last_ms = found
+        return found
 
     def _minute(
         self, key: str, year: str, month: str | int, day: str, hour: str, minute: str, zone: tzinfo
@@ -147,6 +154,13 @@ class Times:
             found = found if found[0] <= found[1] else (found[0], found[0])
         self._minutes[key] = found
         return found
+
+
+def _whole(minute_ms: int, second_ms: int | None, offset_ms: int) -> int | None:
+    if not minute_ms or second_ms is None:
+        return None
+    found = minute_ms + second_ms - offset_ms
+    return found if 0 < found < _LAST_MS else None
 
 
 def _utc_ms(when: datetime) -> int:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penaltybox.producers.combined import shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penaltybox.contracts.events import Decision
 
 _MAX_SHAPES: Final = 50
 _OTHER_SHAPES: Final = "(other shapes)"
@@ -48,10 +54,17 @@ class Progress(msgspec.Struct, kw_only=True):
         kind = shape(line[:_LOOKED_AT].decode("utf-8", "backslashreplace"))
         self.shapes[kind if kind in self.shapes or len(self.shapes) < _MAX_SHAPES else _OTHER_SHAPES] += 1
 
-    def made(self, action: str, ts_ms: int, *, enforced: bool) -> None:
-        """Counts a decision."""
-        self.decisions += 1
-        (self.actions if enforced else self.would_have)[action] += 1
-        self.last_ms = max(self.last_ms, ts_ms)
-        if ts_ms < self.first_ms or not self.first_ms:
-            self.first_ms = ts_ms
+    def made(self, decisions: Sequence[Decision]) -> None:
+        """Counts decisions."""
+        if not decisions:
+            return
+        self.decisions += len(decisions)
+        for (action, enforced), count in Counter(map(_outcome, decisions)).items():
+            (self.actions if enforced else self.would_have)[action] += count
+        times = list(map(_ts, decisions))
+        self.last_ms = max(self.last_ms, *times)
+        self.first_ms = min(self.first_ms or times[0], *times)
+
+
+_outcome: Final = attrgetter("action", "enforced")
+_ts: Final = attrgetter("ts")

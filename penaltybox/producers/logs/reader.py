@@ -8,7 +8,10 @@ compressed has the same ids when it is read again, and counts once.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import stable_id
@@ -16,8 +19,6 @@ from penaltybox.producers.adapters.envelopes import unwrapped
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from penaltybox.producers.adapters.reading import Format, Options, Read
     from penaltybox.producers.logs.blocks import Block
     from penaltybox.producers.logs.progress import Progress
@@ -31,7 +32,7 @@ HEAD_BYTES: Final = 65_536
 _TOO_LONG: Final = Unmatched("a line too long")
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True, gc=False):
     """A decision, its time, and the offset of its line."""
 
     ts_ms: int
@@ -71,14 +72,21 @@ class LogReader:
     def read(self, block: Block, *, backwards: bool = False) -> list[Found]:
         """The decisions of a block, in the order of its lines, or from its last line to its first."""
         lines = block.data.split(b"\n")
-        self._progress.lines += len(lines)
-        self._progress.read_bytes += block.end - block.start
-        return self._read(reversed(_placed(block.start, lines)) if backwards else _placed(block.start, lines))
-
-    def _read(self, lines: Iterable[tuple[int, bytes]]) -> list[Found]:
+        starts = _starts(block.start, lines)
+        if backwards:
+            lines.reverse()
+            starts.reverse()
+        progress = self._progress
+        progress.lines += len(lines)
+        progress.read_bytes += block.end - block.start
         found: list[Found] = []
+        self._read(starts, lines, found)
+        progress.made([one.decision for one in found])
+        return found
+
+    def _read(self, starts: list[int], lines: list[bytes], found: list[Found]) -> None:
         read, longest = self._adapter.read, self._adapter.longest
-        for start, raw in lines:
+        for start, raw in zip(starts, lines, strict=True):
             line = raw.rstrip(b"\r")
             if self._identity is None and _identifies(line):
                 self._identify(line)
@@ -95,7 +103,6 @@ class LogReader:
             else:
                 for number, one in enumerate(said):
                     self._take(one, start, line, number, found)
-        return found
 
     def _take(self, said: Reading, start: int, line: bytes, number: int, found: list[Found]) -> None:
         if said.action == "allow" and not self._allowed:
@@ -121,7 +128,6 @@ class LogReader:
             digest = self._identity.copy()  # type: ignore[union-attr] # just identified
             digest.update(b"%d %d %b" % (start, number, line))
             event_id = digest.hexdigest()
-        self._progress.made(said.action, said.ts_ms, enforced=said.enforced)
         return Decision(
             v=1,
             id=event_id,
@@ -153,10 +159,7 @@ def _identifies(line: bytes) -> bool:
     return line != b"" and not line.startswith(b"#")
 
 
-def _placed(start: int, lines: list[bytes]) -> list[tuple[int, bytes]]:
-    """The lines with their offsets."""
-    placed = []
-    for raw in lines:
-        placed.append((start, raw))
-        start += len(raw) + 1
-    return placed
+def _starts(start: int, lines: list[bytes]) -> list[int]:
+    """The offsets of lines, each with its newline."""
+    lengths = map(len, lines)
+    return [start + number for number in accumulate((length + 1 for length in lengths), initial=0)][:-1]
