@@ -24,6 +24,8 @@ SUMMARIES: Final = {
     "aws-alb": "AWS Application Load Balancer access logs: 429, and WAF's refusals.",
     "aws-apigateway": "AWS API Gateway access logs in JSON: throttling and quotas.",
     "cloudfront": "CloudFront standard logs: 429, and the distribution's quotas.",
+    "regex": "Any text log, by the patterns of a mapping (YAML).",
+    "json": "Any log of JSON objects, by the rules of a mapping (YAML).",
 }
 """Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
 

@@ -1,0 +1,135 @@
+"""Rules of a mapping applied to the fields of a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penaltybox.producers.adapters.choices import UNSET, number, status_of
+from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.targets import Target
+from penaltybox.producers.adapters.times import Times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penaltybox.producers.adapters.mapping import Field, Rule, Value
+    from penaltybox.producers.adapters.reading import Options
+
+_JUDGED: Final = ("deny", "challenge")
+_LONGEST_ID: Final = 128
+_MOST_ATTRS: Final = 8
+_MOST_COUNT: Final = 1_000_000
+_LONGEST_TIME: Final = 30
+_LATEST: Final = 1e20
+_UNITS: Final = {"unix": 1.0, "unix_ms": 1e3, "unix_us": 1e6, "unix_ns": 1e9}
+_NO_TIME: Final = Unmatched("no time, or not in the format that the mapping names")
+_NO_SUBJECT: Final = Unmatched("no subject, or one that cannot be true")
+_LEFT_OUT: Final = Passed("a value that the mapping leaves out")
+
+
+class Mapped:
+    """Makes readings by rules."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._times = times = Times(options.zone, options.now_ms)
+        self._written = {
+            "rfc3339": times.rfc3339,
+            "apache": times.apache,
+            "nginx": times.nginx,
+            "syslog": times.syslog,
+        }
+
+    def reading(self, rule: Rule, fields: Callable[[Field], Any]) -> Reading | Passed | Unmatched:
+        """What a line says by the rule that fits it; `fields` gives the value of a field, None if there is none."""
+        action = _of(rule.action, fields)
+        if action is None:
+            return _LEFT_OUT
+        ts_ms = self._time(rule, fields)
+        if ts_ms is None:
+            return _NO_TIME
+        subjects = self._subjects(rule, fields)
+        if not subjects:
+            return _NO_SUBJECT
+        reason = _of(rule.reason, fields)
+        if reason is None and action in _JUDGED:
+            reason = "over_limit" if rule.violated else "unknown"
+        enforced = _of(rule.enforced, fields)
+        target = self._target(rule, fields)
+        numbers = {name: number(_of(value, fields)) for name, value in rule.numbers.items()}
+        return Reading(
+            ts_ms=ts_ms,
+            action=action,
+            reason=reason,
+            violated=rule.violated if action != "allow" else (),
+            subjects=subjects,
+            scenario=target.scenario,
+            route=target.route,
+            enforced=str(enforced).lower() not in ("false", "0", "no"),
+            attrs=_attrs(rule, fields),
+            id=_id(rule, fields),
+            status=status_of(numbers.get("status")),
+            limit=numbers.get("limit"),
+            window_s=numbers.get("window_s"),
+            remaining=numbers.get("remaining"),
+            retry_after_s=numbers.get("retry_after_s"),
+            count=min(max(numbers.get("count") or 1, 1), _MOST_COUNT),
+        )
+
+    def _time(self, rule: Rule, fields: Callable[[Field], Any]) -> int | None:
+        value = fields(rule.time)
+        unit = _UNITS.get(rule.time_format)
+        if unit is None:
+            return self._written[rule.time_format](value) if isinstance(value, str) else None
+        if isinstance(value, str) and len(value) <= _LONGEST_TIME and value.replace(".", "", 1).isdecimal():
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LATEST:
+            return None
+        return self._times.seconds(value / unit)
+
+    def _subjects(self, rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
+        """Those that there are; none at all if one of them cannot be true."""
+        found: dict[str, str] = {}
+        for dimension, field in rule.subjects.items():
+            text = _text(fields(field))
+            if text in UNSET:
+                continue
+            made = self._options.subject(dimension, text)
+            if made is None:
+                return {}
+            found[dimension] = made
+        return found
+
+    def _target(self, rule: Rule, fields: Callable[[Field], Any]) -> Target:
+        targets, route = self._options.targets, {name: _text(_of(value, fields)) for name, value in rule.route.items()}
+        if "line" in route:
+            target = targets.of_line(route["line"])
+        elif route.get("path"):
+            target = targets.of(route.get("method", "GET"), route["path"])
+        else:
+            target = Target(route.get("template", ""), targets.unknown.scenario)
+        scenario = label(_text(_of(rule.scenario, fields)))
+        return Target(target.route, scenario) if scenario else target
+
+
+def _of(value: Value, fields: Callable[[Field], Any]) -> Any:
+    if value.field is None:
+        return value.constant
+    found = fields(value.field)
+    return found if value.table is None else value.table.get(_text(found))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _attrs(rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
+    found = {name: label(_text(fields(field))) for name, field in list(rule.attrs.items())[:_MOST_ATTRS]}
+    return {name: text for name, text in found.items() if text and len(text.encode("utf-8", "replace")) <= _LONGEST_ID}
+
+
+def _id(rule: Rule, fields: Callable[[Field], Any]) -> str:
+    text = _text(fields(rule.id)) if rule.id is not None else ""
+    return text if text.isprintable() and len(text) <= _LONGEST_ID else ""
