@@ -20,7 +20,8 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.announcements import kafka_sender
-from penaltybox.processors.app import Ending, run_app
+from penaltybox.processors.app import run_app
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.garbage import keep_collecting
 from penaltybox.processors.generations import join
 from penaltybox.processors.huge_pages import keep_advising

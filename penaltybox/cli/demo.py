@@ -215,7 +215,9 @@ def _say_whats_next(stack: EmbeddedStack, console: Beside | None, *, to: Console
 
 
 async def _until_told(stack: EmbeddedStack, fleet: Fleet) -> None:
-    ending = asyncio.Event()
+    from penaltybox.processors.ending import Ending
+
+    ending = Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        asyncio.get_running_loop().add_signal_handler(number, ending.request)
     await until_ended(ending, fleet, stack)

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.settings import PREFIX, Settings
 from penaltybox.embedded.process import GuardedProcess
+from penaltybox.processors.ending import MARGIN_S
 from penaltybox.processors.topic_log import end_offsets
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Fleet:
                 [sys.executable, "-m", "penaltybox", "run", role],
                 log_path=log_dir / f"{role}-{number}.log",
                 environment=environment_of(_with_port(settings, number)),
-                grace_s=settings.stop_timeout_s + 5.0,
+                grace_s=settings.stop_timeout_s + 2 * MARGIN_S,  # it ends by itself before that,
             )
             for number, role in enumerate(roles, 1)
         }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penaltybox.cli.fleet import Fleet
     from penaltybox.contracts.settings import Settings
     from penaltybox.embedded.stack import EmbeddedStack
+    from penaltybox.processors.ending import Ending
 
 
 class Role(StrEnum):
@@ -90,14 +91,17 @@ def log_as(level: str) -> None:
 async def _everything(values: Settings, data_dir: Path | None) -> None:
     from penaltybox.cli.fleet import Fleet
     from penaltybox.embedded.stack import EmbeddedStack
+    from penaltybox.processors.ending import Ending
 
-    ending = asyncio.Event()
+    ending = Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        asyncio.get_running_loop().add_signal_handler(number, ending.request)
     async with EmbeddedStack(data_dir) as stack:
         here = stack.applied_to(values)
-        await create_topics(here)
-        await asyncio.to_thread(create_tables, here)
+        if not await ending.outrun(create_topics(here), "the topics"):
+            return
+        if not await ending.outrun(asyncio.to_thread(create_tables, here), "ClickHouse's tables"):
+            return
         roles = [Role.penalties.value, Role.analytics.value]
         roles += [Role.alerts.value] if here.alert_webhook_url else []
         fleet = Fleet(here, roles, stack.data_dir / "logs")
@@ -123,7 +127,7 @@ def show_addresses(stack: EmbeddedStack) -> None:
     out.print(f"Data and logs: {stack.data_dir}", markup=False)
 
 
-async def until_ended(ending: asyncio.Event, fleet: Fleet, stack: EmbeddedStack) -> None:
+async def until_ended(ending: Ending, fleet: Fleet, stack: EmbeddedStack) -> None:
     """Until a signal; raises when a server or a role has died."""
     wish = asyncio.create_task(ending.wait())
     failure = asyncio.create_task(stack.wait_failed())

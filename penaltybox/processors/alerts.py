@@ -16,8 +16,8 @@ from penaltybox.processors.alert_delivery import Delivery, RedisMemory, Timing
 from penaltybox.processors.alert_messages import Choice
 from penaltybox.processors.app import make_app, run_app
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.ending import run_process
 from penaltybox.processors.meters import meter_delivery, meter_role
-from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
 from penaltybox.sinks.redis_store import RedisSubjectStore
@@ -25,7 +25,8 @@ from penaltybox.sinks.redis_store import RedisSubjectStore
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
     from penaltybox.links.webhook import Answer
-    from penaltybox.processors.app import App, Ending
+    from penaltybox.processors.app import App
+    from penaltybox.processors.ending import Ending
     from penaltybox.processors.seams import Seam
 
 ROLE = "alerts"
@@ -41,16 +42,13 @@ def timing_of(settings: Settings) -> Timing:
     return Timing(per_minute=settings.alert_per_minute, max_age_ms=max_age_ms)
 
 
-async def run_alerts(
-    settings: Settings, *, ending: Ending | None = None, timing: Timing | None = None, seam: Seam = no_seam
-) -> None:
-    """Run the role until `ending` (SIGTERM and SIGINT when absent); the topics must exist.
+async def run_alerts(settings: Settings, *, ending: Ending, timing: Timing | None = None, seam: Seam = no_seam) -> None:
+    """Run the role until `ending`; the topics must exist.
 
     Raises:
         ConfigurationError: settings that cannot be used.
         StalledError: nothing was delivered for `watchdog_s` while records wait, and the receiver is not away.
     """
-    ending = ending or ending_by_signals()
     timing = timing or timing_of(settings)
     link = open_link(endpoint_of(settings))
     store = RedisSubjectStore(link, settings.redis_prefix)
@@ -108,4 +106,4 @@ def feed(app: App, delivery: Delivery, topic: str, ending: Ending) -> None:
 
 def main(settings: Settings) -> None:
     """The role as a process of its own: returns after a stop in good order, raises after anything else."""
-    asyncio.run(run_alerts(settings))
+    run_process(lambda ending: run_alerts(settings, ending=ending), settings.stop_timeout_s)

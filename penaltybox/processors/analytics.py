@@ -17,9 +17,9 @@ from penaltybox.processors.analytics_pipeline import Pipeline
 from penaltybox.processors.app import make_app, run_app
 from penaltybox.processors.broker import topic_incarnations
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.ending import run_process
 from penaltybox.processors.metered import metered_writer
 from penaltybox.processors.meters import meter_pipeline, meter_role
-from penaltybox.processors.penalties import ending_by_signals
 from penaltybox.processors.rollup_keeper import keep_rollups
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.watchdog import consumer_lag, watch
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.analytics_pipeline import Limits
-    from penaltybox.processors.app import App, Ending
+    from penaltybox.processors.app import App
+    from penaltybox.processors.ending import Ending
     from penaltybox.processors.seams import Seam
 
 ROLE = "analytics"
@@ -43,12 +44,12 @@ GC_THRESHOLD = (100_000, 50, 100)
 async def run_analytics(
     settings: Settings,
     *,
-    ending: Ending | None = None,
+    ending: Ending,
     clickhouse: ClickHouse | None = None,
     limits: Limits | None = None,
     seam: Seam = no_seam,
 ) -> None:
-    """Run the role until `ending` (SIGTERM and SIGINT when absent); the topics must exist.
+    """Run the role until `ending`; the topics must exist.
 
     Args:
         settings: brokers, topic names, ClickHouse, how subjects are read.
@@ -61,7 +62,6 @@ async def run_analytics(
         ConfigurationError: settings that no connection can be made from.
         StalledError: nothing was stored for `watchdog_s` while records wait and no outage explains it.
     """
-    ending = ending or ending_by_signals()
     database = clickhouse or ClickHouse.of(settings)
     tables = table_topics(Topics.named(settings.topic_prefix))
     connection = Connection.of(settings)
@@ -110,4 +110,4 @@ def feed(app: App, pipeline: Pipeline, topics: list[str], ending: Ending) -> Non
 def main(settings: Settings) -> None:
     """The role as a process of its own: returns after a stop in good order, raises after anything else."""
     gc.set_threshold(*GC_THRESHOLD)
-    asyncio.run(run_analytics(settings))
+    run_process(lambda ending: run_analytics(settings, ending=ending), settings.stop_timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import faust
@@ -12,6 +13,7 @@ from yarl import URL
 
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.links.kafka import Connection
+from penaltybox.processors.ending import LET_GO_S
 from penaltybox.processors.seams import no_seam
 from penaltybox.processors.transport import Transport
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.ending import Ending
     from penaltybox.processors.seams import Seam
 
 # A worker that holds its input (a pause, a store outage) fetches nothing for as long as it takes and must stay in its
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 MAX_POLL_INTERVAL_S = 14 * 24 * 3600.0
 
 FAILED_DRAIN_S = 0.5
-STOP_MARGIN_S = 10.0
+log = logging.getLogger(__name__)
 
 
 class BootStrategy(FaustBootStrategy):
@@ -42,6 +45,7 @@ class App(faust.App):
         run_topics: names of topics that our transport delivers in runs.
         drain: awaited with a deadline (loop time) before partitions are given up; finishes what the agents hold.
         drain_s: seconds that giving up partitions may take; far below the rebalance timeout.
+        leave_s: seconds after that for the last commit and leaving the group; nothing waits longer.
         seam: called at named places, for fault injection.
         note_run: called with topic and number of records of each run that is fetched, if anybody counts.
     """
@@ -50,6 +54,7 @@ class App(faust.App):
     run_topics: frozenset[str] = frozenset()
     drain: Callable[[float], Awaitable[None]] | None = None
     drain_s: float = 10.0
+    leave_s: float = 10.0
     seam: Seam = staticmethod(no_seam)
     note_run: Callable[[str, int], None] | None = None
 
@@ -66,27 +71,6 @@ class App(faust.App):
 
     def _create_directories(self) -> None:
         """Nothing: no tables, so no files."""
-
-
-class Ending:
-    """When a role's process is to end, and why. `error` None: in good order."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self._event = asyncio.Event()
-
-    def request(self) -> None:
-        """End in good order: drain, flush, acknowledge, commit, leave."""
-        self._event.set()
-
-    def fail(self, error: BaseException) -> None:
-        """End because of an error; the first one counts."""
-        self.error = self.error or error
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Return when the process is to end."""
-        await self._event.wait()
 
 
 def make_app(
@@ -137,7 +121,7 @@ def make_app(
         autodiscover=False,
     )
     # Leaving has to draw in the flush and, after it, the last commit: half of the time for each.
-    app.drain_s = settings.stop_timeout_s / 2
+    app.drain_s = app.leave_s = settings.stop_timeout_s / 2
     app.seam = seam
     return app
 
@@ -173,18 +157,20 @@ async def run_app(app: App, ending: Ending, background: Iterable[Coroutine[Any, 
     """
     tasks = [asyncio.create_task(_watched(coroutine, ending)) for coroutine in background]
     app_watch = asyncio.create_task(_watched(_until_stopped(app), ending))
+    started = False
     try:
-        await app.start()
+        started = await ending.outrun(app.start(), "the start of Kafka's consumer")
         await ending.wait()
     finally:
         app_watch.cancel()
-        if ending.error is not None:
+        if ending.error is not None or not started:
             # What failed is not finished, and nothing waits for it: it is read again by a fresh process.
-            app.drain, app.drain_s = None, FAILED_DRAIN_S
+            app.drain, app.drain_s, app.leave_s = None, FAILED_DRAIN_S, LET_GO_S
         await _stop(app)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LET_GO_S)
     if ending.error is not None:
         raise ending.error
 
@@ -204,8 +190,13 @@ async def _until_stopped(app: App) -> None:
 
 
 async def _stop(app: App) -> None:
-    """Stop within the drain deadline and a margin; a broker that is away must not keep a process alive."""
-    try:
-        await asyncio.wait_for(app.stop(), timeout=app.drain_s + STOP_MARGIN_S)
-    except TimeoutError:
-        app.log.warning("The app did not stop within %s s; leaving without it", app.drain_s + STOP_MARGIN_S)
+    """Stop within the drain deadline and as long again; a broker that is away must not keep a process alive."""
+    stopping = asyncio.create_task(app.stop())
+    limit_s = app.drain_s + app.leave_s
+    # Not `wait_for`: it would wait until the app has followed its cancellation, which it refuses.
+    done, _ = await asyncio.wait({stopping}, timeout=limit_s)
+    if done:
+        stopping.result()
+    else:
+        stopping.cancel()
+        log.warning("Kafka's consumer did not leave its group within %g s; leaving without it", limit_s)

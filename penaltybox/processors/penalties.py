@@ -6,7 +6,6 @@ Everything it does is in `worker.py`; here are the parts it works with, and how 
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,9 @@ from penaltybox.links.exposition import exposed
 from penaltybox.links.listening import Listener
 from penaltybox.links.policies import PolicyWatch
 from penaltybox.processors.announcements import kafka_sender
-from penaltybox.processors.app import App, Ending, make_app, run_app
+from penaltybox.processors.app import App, make_app, run_app
 from penaltybox.processors.cycle import Run
+from penaltybox.processors.ending import run_process
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.garbage import collect_seldom, keep_collecting
 from penaltybox.processors.generations import join, recorded_generation
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from penaltybox.contracts.settings import Settings
+    from penaltybox.processors.ending import Ending
     from penaltybox.processors.seams import Seam
 
 ROLE = "penalties"
@@ -85,14 +86,13 @@ def penalties_app(settings: Settings, worker: Worker, ending: Ending, seam: Seam
     return app
 
 
-async def run_penalties(settings: Settings, *, ending: Ending | None = None, seam: Seam = no_seam) -> None:
-    """Run the role until `ending` (SIGTERM and SIGINT when absent), then drain, flush, acknowledge, commit and leave.
+async def run_penalties(settings: Settings, *, ending: Ending, seam: Seam = no_seam) -> None:
+    """Run the role until `ending`, then drain, flush, acknowledge, commit and leave.
 
     Raises:
         ConfigurationError: before anything is consumed.
         Exception: whatever went wrong; nothing that was not finished is acknowledged. The process must end non-zero.
     """
-    ending = ending or ending_by_signals()
     engine = make_engine(settings)
     with exposed(settings, ROLE) as registry:
         await _run(settings, engine, ending, seam, registry)
@@ -123,12 +123,17 @@ async def _run(
     app = penalties_app(settings, worker, ending, seam)
     meter_worker(registry, worker)
     policies = PolicyWatch(link, settings.redis_prefix, switching(engine, worker, listings))
-    try:
+
+    async def prepare() -> None:
         await sender.start()
         listener.start()
         await Patience(store).call(lambda: join(store, sender, settings, now_ms()))
         await Patience(store).call(lambda: begin_policy(policies, engine, untold, settings))
         await Patience(store).call(listings.refresh)
+
+    try:
+        if not await ending.outrun(prepare(), "the first answers of Kafka and Redis"):
+            return
         jobs = [
             worker.write_cycles(),
             worker.watch_pause(),
@@ -156,15 +161,6 @@ async def _watchdog(settings: Settings, app: App, worker: Worker) -> None:
     )
 
 
-def ending_by_signals() -> Ending:
-    """An ending that SIGTERM and SIGINT request; called inside the running loop."""
-    ending = Ending()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.request)
-    return ending
-
-
 def tune_process() -> None:
     """Set the interpreter up for a process that is a worker and nothing else. Once, at the process's edge."""
     sys.setswitchinterval(SWITCH_S)
@@ -174,4 +170,4 @@ def tune_process() -> None:
 def main(settings: Settings) -> None:
     """The role as a process of its own: returns after a stop in good order, raises after anything else."""
     tune_process()
-    asyncio.run(run_penalties(settings))
+    run_process(lambda ending: run_penalties(settings, ending=ending), settings.stop_timeout_s)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
+from mode.services import Service
+from mode.threads import WorkerThread
 
 from penaltybox.processors.fetched import FetchedRecords
 from penaltybox.processors.tracker import Tracker
@@ -23,6 +25,8 @@ FETCH_WAIT_MS = 25
 """How long a broker may hold a fetch. Faust says 1,500; the embedded broker uses all of it even when it has records,
 and a block waited 0.3 s for them. Apache Kafka answers at once when it has any."""
 IDLE_S = 1.0
+THREAD_ENDS_S = 5.0
+"""It has left its group by then; what is left closes connections."""
 
 
 class RunMessage(ConsumerMessage):
@@ -36,8 +40,18 @@ class RunMessage(ConsumerMessage):
         return bool(super().ack(consumer, n)) if self.tracked else False
 
 
+class FetchingThread(WorkerThread):
+    """A thread that the end of the process does not wait for."""
+
+    def __init__(self, service: Any, **options: Any) -> None:
+        super().__init__(service, **options)
+        self.daemon = True
+
+
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """The fetching thread."""
+    """The fetching thread, and what its event loop does."""
+
+    Worker = FetchingThread
 
     async def on_start(self) -> None:
         """Start fetching, with bare records for run topics, and answers that are not held back."""
@@ -45,6 +59,17 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         fetcher = self._ensure_consumer()._fetcher  # noqa: SLF001 - no public way, tested
         fetcher._records = FetchedRecords(cast("Consumer", self.consumer).run_topics)  # noqa: SLF001
         fetcher._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001
+
+    async def stop(self) -> None:
+        """Leave the group and end the thread. It is waited for in a thread: a broker that hangs must not hold the loop.
+
+        Raises:
+            TimeoutError: it has not left within Faust's `shutdown_timeout`.
+        """
+        if self._started.is_set():
+            await Service.stop(self)
+            if self._thread is not None:
+                await asyncio.to_thread(self._thread.join, THREAD_ENDS_S)
 
     async def _fetch_records(self, *args: Any, **kwargs: Any) -> Any:
         fetched = await super()._fetch_records(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ import msgspec
 from penaltybox.contracts.settings import Settings
 from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
+from penaltybox.processors.ending import run_process
 from penaltybox.sinks.clickhouse.client import ClickHouse
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def main() -> None:
     clickhouse = Fatal.of(settings)
     assert isinstance(clickhouse, Fatal)
     clickhouse.fatal = int(sys.argv[2])
-    asyncio.run(run_analytics(settings, clickhouse=clickhouse, limits=LIMITS))
+    run_process(
+        lambda ending: run_analytics(settings, ending=ending, clickhouse=clickhouse, limits=LIMITS),
+        settings.stop_timeout_s,
+    )
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def main() -> None:
     if len(sys.argv) > 4:
         keep_journal(Path(sys.argv[4]))
     run = penalties.run_penalties
-    penalties.run_penalties = lambda values: run(values, seam=death)  # type: ignore[assignment]
+    penalties.run_penalties = lambda values, **given: run(values, seam=death, **given)  # type: ignore[assignment]
     penalties.main(settings)
 
 

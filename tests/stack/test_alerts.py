@@ -22,7 +22,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.alert_delivery import Timing
 from penaltybox.processors.alerts import run_alerts
-from penaltybox.processors.app import Ending
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.penalties import run_penalties
 from penaltybox.sinks.blocklist import Blocklist
 from penaltybox.sinks.redis_store import RedisSubjectStore

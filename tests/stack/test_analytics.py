@@ -17,8 +17,8 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
 from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
-from penaltybox.processors.app import Ending
 from penaltybox.processors.broker import TopicPlan, ensure_topics
+from penaltybox.processors.ending import Ending
 from penaltybox.sinks.clickhouse import queries
 from penaltybox.sinks.clickhouse.client import ClickHouse
 from tests.sinks.clickhouse.worlds import DAY_MS, T0_MS, decision, denial, letter, outcome, penalty

@@ -16,8 +16,8 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.links.kafka import Connection
-from penaltybox.processors.app import Ending
 from penaltybox.processors.broker import TopicPlan, ensure_topics
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.hand import execute
 from penaltybox.processors.penalties import run_penalties

@@ -23,7 +23,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
-from penaltybox.processors.app import Ending
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.penalties import run_penalties
 from penaltybox.sinks.clickhouse.client import ClickHouse
 from tests.waiting import wait_until

@@ -12,8 +12,9 @@ from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
-from penaltybox.processors.app import Ending, make_app, run_app
+from penaltybox.processors.app import make_app, run_app
 from penaltybox.processors.broker import TopicPlan, ensure_topics, probe, topic_incarnations
+from penaltybox.processors.ending import Ending
 from tests.kafka.apache_kafka import USER, ApacheKafka
 from tests.waiting import wait_until
 

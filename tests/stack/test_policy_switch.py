@@ -24,8 +24,8 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.links.kafka import Connection
 from penaltybox.links.policies import read_in_force
-from penaltybox.processors.app import Ending
 from penaltybox.processors.broker import TopicPlan, ensure_topics
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.penalties import run_penalties
 from penaltybox.processors.switching import PolicyInUse
 from penaltybox.processors.topic_log import read_topic

@@ -14,7 +14,7 @@ from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Outcome
 from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
-from penaltybox.processors.app import Ending
+from penaltybox.processors.ending import Ending
 from penaltybox.sinks.clickhouse.client import ClickHouse
 from tests.processors.replay.traffic import HOUSEHOLDS, Recorder, households
 from tests.stack.test_replay import made, publish

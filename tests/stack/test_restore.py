@@ -18,8 +18,8 @@ from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.links.kafka import Connection
 from penaltybox.links.policies import read_in_force
 from penaltybox.processors.announcements import kafka_sender
-from penaltybox.processors.app import Ending
 from penaltybox.processors.broker import TopicPlan, ensure_topics
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.generations import recorded_generation
 from penaltybox.processors.penalties import make_engine, run_penalties
 from penaltybox.processors.restore import restore

@@ -10,7 +10,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from penaltybox.contracts.settings import Settings
-from penaltybox.processors.app import App, Ending, make_app, run_app
+from penaltybox.processors.app import App, make_app, run_app
+from penaltybox.processors.ending import Ending
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
