@@ -57,8 +57,7 @@ def forget(
         print_json({"subject": name, "erased": not dry_run, "states": len(traces.subjects), "keys": len(traces.keys),
                     "allowlisted": traces.listed, "rows": rows, "left": left})  # fmt: skip
         raise typer.Exit(1 if left and not dry_run else 0)
-    verb = "would be" if dry_run else "is"
-    out.print(f"{_summary(traces, rows)} of {name} {verb} erased.", markup=False)
+    out.print(f"{'Would erase' if dry_run else 'Erased'} {_summary(traces, rows)} of {name}.", markup=False)
     for sentence in left:
         err.print(f"Not erased: {sentence}. Run it again when that is corrected.", markup=False)
     _say_what_stays(values)
@@ -141,10 +140,14 @@ def _delete_rows(values: Settings, name: str, rows: dict[str, int]) -> bool:
 
 
 def _summary(traces: Traces, rows: dict[str, Any]) -> str:
-    parts = [f"{len(traces.subjects):,} states", f"{len(traces.keys):,} other keys"]
+    parts = [_counted(len(traces.subjects), "state"), _counted(len(traces.keys), "other key")]
     parts += ["its entry in the allowlist"] if traces.listed else []
-    parts += [f"{count:,} rows of {table}" for table, count in rows.items() if count]
+    parts += [f"{_counted(count, 'row')} of {table}" for table, count in rows.items() if count]
     return ", ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _say_what_stays(values: Settings) -> None:
