@@ -387,14 +387,10 @@ class Oracle:
 
     def _ban(self, case: Case, command: Command, standing: str) -> None:
         track, t = case.track, case.trigger.t
-        names = [rung.name for rung in self.policy.ladder.rungs]
-        above = [
-            rung
-            for rung in self.policy.ladder.rungs
-            if standing == "none" or rung.name not in names[: names.index(standing) + 1]
-        ]
-        rung = next((rung for rung in self.policy.ladder.rungs if rung.name == command.level), None)
-        rung = rung or next((rung for rung in above if rung.action == "deny"), self.policy.ladder.rungs[-1])
+        rungs = self.policy.ladder.rungs
+        above = rungs if standing == "none" else rungs[[rung.name for rung in rungs].index(standing) + 1 :]
+        rung = next((rung for rung in rungs if rung.name == command.level), None)
+        rung = rung or next((rung for rung in above if rung.action == "deny"), rungs[-1])
         length_ms = rung.duration_ms if command.for_ms is None else command.for_ms
         until = None if length_ms is None else t + length_ms
         action = rung.action if command.for_ms is None else "deny"
