@@ -25,7 +25,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.exposition import Bounded, exposed, new_registry, served
 from penaltybox.processors.alerts import run_alerts
 from penaltybox.processors.analytics import run_analytics
-from penaltybox.processors.app import Ending
+from penaltybox.processors.ending import Ending
 from penaltybox.processors.meters import restore_progress
 from penaltybox.processors.penalties import run_penalties
 from tests.processors.worker_driver import denial
