@@ -15,8 +15,11 @@ from penaltybox.cli.address_export import export_addresses, known_format
 from penaltybox.cli.block_files import BlockLine, WrongLine, read_blocks, write_csv, write_lines
 from penaltybox.cli.blocks import collect
 from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, print_json, settings, typed_subject
+from penaltybox.cli.foreign_bans import READERS
+from penaltybox.cli.foreign_import import Terms, ban_ranges, plan
 from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, policy_now, reason_given
 from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
@@ -24,8 +27,9 @@ from penaltybox.contracts.listing import subject_text
 from penaltybox.contracts.subjects import DIMENSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from penaltybox.cli.foreign_import import Plan
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.hand import Executed
@@ -85,6 +89,12 @@ def import_(
     *,
     reason: Reason,
     actor: Actor = "",
+    form: Annotated[
+        str, typer.Option("--format", help="fail2ban or crowdsec: a ban list of theirs.", show_default=False)
+    ] = "",
+    for_: Annotated[
+        str, typer.Option("--for", help="With --format: how long bans last whose list does not say it.")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
     policy_file: PolicyFile = None,
     as_json: AsJson = False,
@@ -96,11 +106,23 @@ def import_(
     are none are told with their numbers, the others are imported; the exit code is 1 then.
 
         penaltybox blocks import blocks.csv --reason "from the old firewall, ticket 4711" --dry-run
+
+    From fail2ban its database, or what `fail2ban-client banned` prints; from CrowdSec `cscli decisions list -o json`
+    (or raw): ranges become bans of ranges, a captcha a challenge, and each lasts as long as was left of it.
+
+        penaltybox blocks import /var/lib/fail2ban/fail2ban.sqlite3 --format fail2ban --reason "moved over"
     """
     values, who, why = settings(), actor_given(actor), reason_given(reason)
     policy = policy_now(policy_file, values)
-    commands, wrong = _commands(values, policy, Path(file), who, why)
-    written = kept = 0
+    terms = Terms(now_ms(), parse_duration(for_, "--for") if for_ else None, who, why)
+    theirs = _theirs(values, Path(file), form, terms)
+    lines: Iterable[BlockLine | WrongLine]
+    lines = read_blocks(Path(file), _namer(values), terms.at_ms) if theirs is None else [*theirs.wrong, *theirs.lines]
+    commands, wrong = _commands(policy, lines, terms)
+    ranges = {} if theirs is None else theirs.ranges
+    written = kept = banned = 0
+    if ranges and not dry_run:
+        banned = ban_ranges(values, ranges)
     if commands and not dry_run:
         with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
             task = bar.add_task("subjects", total=len(commands))
@@ -108,7 +130,8 @@ def import_(
                 _execute(values, policy, commands, lambda done: bar.update(task, completed=done))
             )
     if as_json:
-        print_json({"subjects": len(commands), "banned": written, "already": kept,
+        more = {} if theirs is None else {"ranges": len(ranges), "ranges_banned": banned, "ended": theirs.ended}
+        print_json({"subjects": len(commands), "banned": written, "already": kept, **more,
                     "wrong": [{"line": one.number, "says": one.says} for one in wrong]})  # fmt: skip
     else:
         for one in wrong[:_ERRORS_SHOWN]:
@@ -117,17 +140,37 @@ def import_(
             err.print(f"… and {len(wrong) - _ERRORS_SHOWN:,} more lines that are no block")
         done = f"{len(commands):,} subjects would be banned" if dry_run else f"{written:,} subjects are banned"
         out.print(f"{done}, {kept:,} were for as long already, {len(wrong):,} lines left out.")
+        if theirs is not None:
+            verb = f"{len(ranges):,} ranges would be" if dry_run else f"{banned:,} of {len(ranges):,} ranges are newly"
+            out.print(f"{verb} banned or challenged; {theirs.ended:,} bans had ended.")
     if wrong:
         raise typer.Exit(1)
 
 
+def _namer(values: Settings) -> Callable[[str], str]:
+    return lambda text: typed_subject(subject_text(text), values)
+
+
+def _theirs(values: Settings, file: Path, form: str, terms: Terms) -> Plan | None:
+    """What another program's list says; None for one of ours."""
+    if not form:
+        if terms.for_ms is not None:
+            raise ConfigurationError("--for: only with --format; our own files say until when")
+        return None
+    if form not in READERS:
+        raise ConfigurationError(
+            f"--format: got {form!r}, wanted one of {', '.join(READERS)}; or none for our own files"
+        )
+    return plan(READERS[form](file), values, terms, _namer(values))
+
+
 def _commands(
-    values: Settings, policy: Policy, file: Path, actor: str, reason: str
+    policy: Policy, lines: Iterable[BlockLine | WrongLine], terms: Terms
 ) -> tuple[list[Command], list[WrongLine]]:
-    at_ms = now_ms()
+    at_ms = terms.at_ms
     commands: dict[str, Command] = {}
     wrong: list[WrongLine] = []
-    for line in read_blocks(file, lambda text: typed_subject(subject_text(text), values), at_ms):
+    for line in lines:
         level = "" if isinstance(line, WrongLine) else _level(policy, line, at_ms)
         if isinstance(line, WrongLine):
             wrong.append(line)
@@ -139,8 +182,8 @@ def _commands(
                 ts=at_ms,
                 verb="ban",
                 subject=line.subject,
-                actor=actor,
-                reason=reason,
+                actor=terms.actor,
+                reason=terms.reason,
                 level=level,
                 for_ms=None if line.until is None else line.until - at_ms,
             )

@@ -61,6 +61,35 @@ async def put_ban(values: Settings, where: str, value: Banned) -> None:
         await tell(values, untold)
 
 
+async def put_bans(values: Settings, ranges: Mapping[str, Banned]) -> int:
+    """Bans many ranges; what is banned as hard and as long already is left alone. How many were not.
+
+    Raises:
+        StoreUnavailable: Redis does not answer; say it again.
+    """
+    async with opened(values) as (link, untold):
+        lists = _lists(values, link)
+        there = await lists.banned()
+        wanted = [(where, ban) for where, ban in ranges.items() if not _holds(there.get(where), ban)]
+        for start in range(0, len(wanted), CHUNK):
+            part = dict(wanted[start : start + CHUNK])
+            records = [
+                control("cidr", f"cidr:{where}", msgspec.json.encode(ban).decode(), actor=ban.actor, reason=ban.reason)
+                for where, ban in part.items()
+            ]
+            await untold.commit([lists.ban(part)], records, say=LISTS_CHANGED)
+        if wanted:
+            await tell(values, untold)
+        return len(wanted)
+
+
+def _holds(there: Banned | None, ban: Banned) -> bool:
+    """Whether what is there does as much, give or take a second."""
+    if there is None or (there.action not in (ban.action, "deny")):
+        return False
+    return there.until is None or (ban.until is not None and there.until >= ban.until - 1000)
+
+
 async def end_ban(values: Settings, where: str, actor: str, reason: str) -> bool:
     """Ends the ban of a range; whether it was banned.
 

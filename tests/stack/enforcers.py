@@ -27,6 +27,7 @@ class Haproxy(Gateway):
 
     program, examples, quota_passes, when_down = "haproxy", ("haproxy.cfg",), False, 200
     denies = 429
+    within_s = 2.0
 
     def addresses(self) -> Sequence[tuple[str, str]]:
         (self.folder / "penaltybox.map").touch()
@@ -56,6 +57,7 @@ class NginxList(Nginx):
 
     examples = ("nginx-list.conf",)
     denies = 429
+    within_s = 20.0  # it reloads, on a machine that may be busy
 
     def addresses(self) -> Sequence[tuple[str, str]]:
         self.list.touch()
@@ -79,6 +81,7 @@ class Apache(Gateway):
 
     program, examples, quota_passes, when_down = "apache2", ("apache.conf",), False, 200
     denies = 403
+    within_s = 20.0
 
     def addresses(self) -> Sequence[tuple[str, str]]:
         return (("/etc/apache2/penaltybox.conf", str(self.list)),)
