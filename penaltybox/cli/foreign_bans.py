@@ -15,7 +15,7 @@ from penaltybox.cli.block_files import WrongLine
 from penaltybox.contracts.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FOR_GOOD: Final = None

@@ -106,7 +106,7 @@ def read(form: str, file: Path, text: str, at_s: float = 1_700_000_000) -> list[
 
 
 def test_the_other_forms(tmp_path: Path) -> None:
-    """What the clients print: jails and addresses without an end, lines with times, CSV of both kinds, an empty list."""
+    """What the clients print: addresses without an end, lines with times, CSV of both kinds, an empty list."""
     file = tmp_path / "bans"
     assert read("fail2ban", file, "[{'sshd': ['192.0.2.1', '2001:db8::1']}, {'web': []}]\n") == [
         ForeignBan(1, "192.0.2.1", "deny", -1),
