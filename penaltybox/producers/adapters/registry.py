@@ -26,6 +26,8 @@ SUMMARIES: Final = {
     "cloudfront": "CloudFront standard logs: 429, and the distribution's quotas.",
     "regex": "Any text log, by the patterns of a mapping (YAML).",
     "json": "Any log of JSON objects, by the rules of a mapping (YAML).",
+    "cloudevents": "CloudEvents 1.0: decisions, batches, Kafka records; other events by a mapping.",
+    "ocsf": "OCSF events: what security controls blocked, counted or challenged.",
 }
 """Name -> one line. The module is the name with ``_`` for ``-``, its constant is ``FORMAT``."""
 
