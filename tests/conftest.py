@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LEFT_OUT = pytest.StashKey[list[str]]()
-TOLD = pytest.StashKey[list[str]]()
+TOLD = "told"
+BROKERS = {"broker", "private_broker"}
 
 __all__ = [
     "broker",
@@ -57,12 +58,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of what only Apache Kafka has, or of programs that are missing, are not in the run; the summary says so."""
+    """Tests of what only Apache Kafka has, or of programs that are missing, are not in the run; the summary says so.
+
+    A run against Apache Kafka leaves out what has no broker: those tests would say again what they say without it.
+    """
     left_out = {item: why for item in items if (why := _missing(config, item))}
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=list(left_out))
-        config.stash[LEFT_OUT] = [f"{item.nodeid}: {why}" for item, why in left_out.items()]
+    config.stash[LEFT_OUT] = [f"{item.nodeid}: {why}" for item, why in left_out.items()]
+    aside = [item for item in items if item in left_out or (config.getoption("--kafka") and not _on_kafka(item))]
+    if aside:
+        items[:] = [item for item in items if item not in aside]
+        config.hook.pytest_deselected(items=aside)
+
+
+def _on_kafka(item: pytest.Item) -> bool:
+    if item.get_closest_marker("any_broker"):
+        return False
+    return item.get_closest_marker("apache_kafka") is not None or not BROKERS.isdisjoint(item.fixturenames)
 
 
 def _missing(config: pytest.Config, item: pytest.Item) -> str:
@@ -79,19 +90,34 @@ def _installed(program: str) -> bool:
     return shutil.which(program) is not None or (Path(sys.executable).parent / program).exists()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands over what it left out; all workers collect the same."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001 - the hook's signature
+    """Take it from the worker."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", [])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What this run could not check, and why."""
+    """What this run could not check, and why; and what the tests told."""
     for sentence in config.stash.get(LEFT_OUT, []):
         terminalreporter.write_line(f"NOT CHECKED: {sentence}")
-    for sentence in config.stash.get(TOLD, []):
-        terminalreporter.write_line(sentence)
+    # A report has all that its test told so far; the one after teardown is the last.
+    ends = [one for found in terminalreporter.stats.values() for one in found if getattr(one, "when", "") == "teardown"]
+    for sentence in [sentence for end in ends for name, sentence in end.user_properties if name == TOLD]:
+        terminalreporter.write_line(str(sentence))
 
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """`tell(sentence)` puts a sentence about this test into the run's summary: figures, and what was not checked."""
-    told = request.config.stash.setdefault(TOLD, [])
-    return lambda sentence: told.append(f"{request.node.name}: {sentence}")
+    properties = request.node.user_properties
+    return lambda sentence: properties.append((TOLD, f"{request.node.name}: {sentence}"))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.stack, pytest.mark.programs("chromium")]
+pytestmark = [pytest.mark.stack, pytest.mark.any_broker, pytest.mark.programs("chromium")]
 EVIL = '</script><img src=x onerror="window.pwned=9">\u202eevil'
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.programs("chromium")]
+pytestmark = [pytest.mark.stack, pytest.mark.any_broker, pytest.mark.slow, pytest.mark.programs("chromium")]
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
     "console-light": {"viewport": WIDE, "color_scheme": "light"},
