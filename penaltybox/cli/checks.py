@@ -45,25 +45,20 @@ async def check_kafka(values: Settings) -> list[Finding]:
     from aiokafka.errors import KafkaError
 
     from penaltybox.links.kafka import Connection
-    from penaltybox.processors.broker import TopicPlan, admin, probe
+    from penaltybox.processors.broker import TopicPlan, admin, probe, topic_differences
 
     topics = Topics.named(values.topic_prefix)
     try:
         connection, plan = Connection.of(values), TopicPlan.of(values)
         async with admin(connection) as client:
-            present = {topic["topic"]: len(topic["partitions"]) for topic in await client.describe_topics()}
+            present = {topic["topic"] for topic in await client.describe_topics()}
+            differences = await topic_differences(client, topics, plan)
         found = [Finding("kafka", "ok", f"{values.kafka} answers")]
         wanted = plan.wanted(topics)
         missing = [name for name in wanted if name not in present]
         if missing:
             found.append(Finding("kafka", "wrong", f"no topic {', '.join(missing)}", "penaltybox setup"))
-        for name, (count, _) in wanted.items():
-            if name in present and present[name] < count:
-                says = f"topic {name} has {present[name]} partitions, the setting says {count}"
-                advice = (
-                    f"add partitions while nothing is in flight, or set PENALTYBOX_KAFKA_PARTITIONS={present[name]}"
-                )
-                found.append(Finding("kafka", "warning", says, advice))
+        found += [Finding("kafka", "warning", one.says, one.advice) for one in differences]
         if topics.decisions in present:
             found += _capabilities((await probe(connection, topics.decisions))._asdict())
     except (PenaltyboxError, KafkaError, OSError) as error:

@@ -50,10 +50,16 @@ def settings() -> Settings:
 @contextmanager
 def kafka_errors(values: Settings) -> Iterator[None]:
     """Make a sentence of what aiokafka raises: a broker that is away, or refuses us."""
-    from aiokafka.errors import KafkaError
+    from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
     try:
         yield
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        raise StoreUnavailable(
+            f"Kafka at {values.kafka} ({values.kafka_security_protocol}) does not answer: nothing listens there, it "
+            "hangs, or its security settings are others. Start it, or correct PENALTYBOX_KAFKA. What was not finished "
+            "is not acknowledged: try again. `penaltybox doctor` looks for what is wrong."
+        ) from error
     except KafkaError as error:
         raise StoreUnavailable(
             f"Kafka at {values.kafka} ({values.kafka_security_protocol}): {error!r}. What was not finished is not "

@@ -44,7 +44,9 @@ _To = Annotated[str, typer.Option("--to", help="And before this.")]
 _WarmUp = Annotated[
     str, typer.Option(metavar="DURATION", help="How far before --from to read; else as far as the policies look back.")
 ]
-_Processes = Annotated[int, typer.Option(min=1, max=64, help="Share the partitions of the topics out, where possible.")]
+_Processes = Annotated[
+    int, typer.Option(min=1, max=64, help="So many that step, beside this one; partitions or subjects are shared out.")
+]
 _Speed = Annotated[
     float | None, typer.Option(min=0.001, help="Times the recorded pace, instead of as fast as it goes.")
 ]

@@ -22,14 +22,15 @@ from penaltybox.processors.replay.recorded import Switching, read_recorded
 from penaltybox.processors.replay.world import Course, Steady, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penaltybox.contracts.events import Command
     from penaltybox.processors.replay.listed import ListChange
-    from penaltybox.processors.replay.loop import Progress, Result
+    from penaltybox.processors.replay.loop import Crew, Progress, Result
     from penaltybox.processors.replay.observer import Observer, Side
     from penaltybox.processors.replay.recorded import Recorded
     from penaltybox.processors.replay.records import Reading, Window
+    from penaltybox.processors.replay.shards import Shard
 
 RECORDED: Final = "recorded"
 
@@ -70,6 +71,7 @@ class Prepared(NamedTuple):
     reading: Reading
     worlds: dict[Side, World]
     window: Window
+    recorded: Recorded | None = None
 
 
 async def run_job(
@@ -97,6 +99,7 @@ async def run_prepared(
     report: Callable[[Progress], None] | None = None,
     observer: Observer | None = None,
     may_be_empty: bool = False,
+    crew: Crew | None = None,
 ) -> Result:
     """Do a replay that is prepared; raises as `run_job` does."""
     with collector_off():
@@ -108,6 +111,7 @@ async def run_prepared(
             report=report,
             speed=job.speed,
             may_be_empty=may_be_empty,
+            crew=crew,
         )
         return await replay.run()
 
@@ -150,24 +154,42 @@ async def prepare(
     else:
         reading = open_other(job, canonicaliser, window, labels=watched)
     reading.remarks += [one for one in (sentence, *(recorded.remarks if recorded is not None else ())) if one]
-    return Prepared(reading, _worlds(job, recorded, reading, canonicaliser, watched=watched), window)
+    if limits_differ(job, recorded) and not job.source.startswith(COMBINED):
+        reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")
+    places = lambda: getattr(reading, "places", ())  # noqa: E731 - known once the topics are open
+    return Prepared(reading, worlds_of(job, recorded, places, canonicaliser, watched=watched), window, recorded)
 
 
-def _worlds(
-    job: Job, recorded: Recorded | None, reading: Reading, canonicaliser: Canonicaliser, *, watched: bool
+def worlds_of(
+    job: Job,
+    recorded: Recorded | None,
+    places: Callable[[], Sequence[tuple[str, int]]],
+    canonicaliser: Canonicaliser,
+    *,
+    watched: bool,
+    sides: Sequence[Side] = (BASELINE, CANDIDATE),
+    shard: Shard | None = None,
 ) -> dict[Side, World]:
-    """The worlds of both sides; they share the names of subjects."""
+    """The worlds of a replay; they share the names of subjects.
+
+    Args:
+        job: the replay.
+        recorded: what live workers did, for a baseline that was recorded.
+        places: asked, when the first slice comes, for (topic, partition) by rank.
+        canonicaliser: how subjects are written.
+        watched: somebody wants to know which decisions a block would have stopped.
+        sides: only these.
+        shard: only these subjects.
+    """
     courses: dict[Side, Course] = {CANDIDATE: Steady(Engine(job.candidate, canonicaliser))}
     if recorded is not None:
         engines = {version: Engine(policy, canonicaliser) for version, policy in recorded.policies.items()}
-        places = lambda: getattr(reading, "places", ())  # noqa: E731 - known once the topics are open
         courses = {BASELINE: Switching(engines, recorded.markers, places), **courses}
     elif job.baseline is not None:
         courses = {BASELINE: Steady(Engine(job.baseline, canonicaliser)), **courses}
+    courses = {side: course for side, course in courses.items() if side in sides}
     late = recorded.late if recorded is not None else frozenset()
-    again = _limits_again(job, recorded)
-    if CANDIDATE in again and not job.source.startswith(COMBINED):
-        reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")
+    again = limits_again(job, recorded)
     return {
         side: World(
             course,
@@ -176,6 +198,7 @@ def _worlds(
             watched=watched,
             late=late if side == BASELINE else frozenset(),
             limiter=LimitsAgain(again[side], canonicaliser) if side in again else None,
+            shard=shard,
         )
         for place, (side, course) in enumerate(courses.items())
     }
@@ -189,7 +212,7 @@ def limits_differ(job: Job, recorded: Recorded | None = None) -> bool:
     return before is not None and before.limits != job.candidate.limits
 
 
-def _limits_again(job: Job, recorded: Recorded | None) -> dict[Side, Policy]:
+def limits_again(job: Job, recorded: Recorded | None) -> dict[Side, Policy]:
     """Sides whose limits decide the requests anew: of a log both, else a candidate with other limits."""
     if job.source.startswith(COMBINED):
         return {CANDIDATE: job.candidate} | ({BASELINE: job.baseline} if job.baseline is not None else {})

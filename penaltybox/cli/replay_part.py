@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from array import array
@@ -83,6 +84,7 @@ def _print(note: Note) -> None:
 
 def main() -> None:
     """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us ends us
     part = msgspec.json.decode(sys.stdin.buffer.read(), type=Part)
     try:
         _print(asyncio.run(run_part(part)))

@@ -1,7 +1,7 @@
-"""A replay shared out between processes by partition: only where every subject's events are in one partition.
+"""A replay shared out between processes: by partition, or by subject (`replay_crew`).
 
-A look at the beginning of the topics says whether that may be so, and what the processes came to know says whether it
-was: if two of them met the same subject, all is done again in one.
+By partition only where every subject's events are in one: a look at the beginning of the topics says whether that may
+be so, and what the processes came to know says whether it was. If two of them met the same subject, all is done again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penaltybox.cli.replay_job import limits_differ, prepare, run_job
+from penaltybox.cli.replay_crew import crew_of, shares
+from penaltybox.cli.replay_job import limits_again, limits_differ, prepare, run_job, run_prepared
 from penaltybox.cli.replay_part import Note, Part
 from penaltybox.cli.replay_sources import KAFKA
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Callable
 
+    from penaltybox.cli.replay_crew import Share
     from penaltybox.cli.replay_job import Job
     from penaltybox.processors.replay.loop import Result
     from penaltybox.processors.replay.observer import Observer
@@ -41,7 +43,10 @@ _PIPE: Final = asyncio.subprocess.PIPE
 async def run_shared(
     job: Job, *, report: Callable[[Progress], None] | None = None, observer: Observer | None = None
 ) -> Result:
-    """Do a replay in up to `job.processes` processes; in one, and it says why, where that would change the result.
+    """Do a replay in up to `job.processes` processes beside this one; the result is that of one.
+
+    By partition, where nothing is compared and all events of each subject are in one: then each reads for itself. Else
+    by subject: this process reads, and watches. Which of them, and why fewer than asked for, is among the remarks.
 
     Raises:
         ConfigurationError: as `run_job`.
@@ -49,11 +54,11 @@ async def run_shared(
     """
     if job.processes == 1:
         return await run_job(job, report=report, observer=observer)
-    why = _why_one(job) if observer is None else "a comparison is told of everything in one order"
+    why = _why_not_by_partition(job, observed=observer is not None)
     parts: list[Part] = []
     if not why:
         parts, why = await _parts(job)
-    if not why:
+    if len(parts) > 1:
         start = time.monotonic()
         notes = await _run(parts, report)
         if _disjoint(notes):
@@ -61,22 +66,53 @@ async def run_shared(
             if not result.decisions + result.outcomes + result.commands:
                 return await run_job(job, report=report)  # which says why there is nothing
             result.processes, result.seconds = len(notes), round(time.monotonic() - start, 3)
+            result.remarks.append(f"Shared out by partition between {len(notes)} processes.")
             return result
         why = "events of one subject were met in several partitions, so all was done again"
-    result = await run_job(job, report=report, observer=observer)
-    result.remarks.append(f"In one process: {why}.")
-    return result
+    return await _by_subject(job, report, observer, why)
 
 
-def _why_one(job: Job) -> str:
-    """Why a job cannot be shared out, if that can be said beforehand."""
+def _why_not_by_partition(job: Job, *, observed: bool) -> str:
+    """Why the partitions of a job cannot be shared out, if that can be said beforehand."""
     reasons = {
-        "a file has no partitions": job.source != KAFKA,
+        f"{job.source} has no partitions": job.source != KAFKA,
         "steps by hand and switches are in the order of all partitions": job.recorded,
+        "a comparison is told of everything in one order": observed,
         "changed limits count over all partitions": limits_differ(job),
         "the pace is one for all partitions": job.speed is not None,
     }
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+async def _by_subject(
+    job: Job, report: Callable[[Progress], None] | None, observer: Observer | None, why: str
+) -> Result:
+    """Share the subjects out; where that cannot be, one process does it and says why."""
+    watched = observer is not None
+    made = await prepare(job, watched=watched)
+    plan = shares(list(made.worlds), list(limits_again(job, made.recorded)), job.processes)
+    if len(plan) == 1:
+        result = await run_prepared(job, made, report=report, observer=observer)
+        result.remarks.append(
+            "In one process: limits that are counted anew ask about whole requests, so the subjects of that side "
+            "cannot be shared out, and there is no other side."
+        )
+        return result
+    async with crew_of(job, made, plan, watched=watched) as crew:
+        result = await run_prepared(job, made, report=report, observer=observer, crew=crew)
+    result.processes = len(plan)
+    result.remarks.append(_how(plan, why))
+    return result
+
+
+def _how(plan: list[Share], why: str) -> str:
+    """How the work was shared out, and why not better."""
+    alone = [one for one in plan if one.of == 1]
+    said = f"Shared out by subject between {len(plan)} processes, beside the one that reads"
+    if alone:
+        sides = " and ".join(f"the {one.sides[0]}" for one in alone)
+        said += f"; {sides} as a whole, for limits that are counted anew ask about whole requests"
+    return f"{said}. Not by partition: {why}." if why else f"{said}."
 
 
 async def _parts(job: Job) -> tuple[list[Part], str]:
@@ -146,13 +182,17 @@ async def _follow(process: Process, part: Part, note: Callable[[Note], None]) ->
     process.stdin.write(msgspec.json.encode(part))
     await process.stdin.drain()
     process.stdin.close()
+    far = Note()
     while line := await process.stdout.readline():
         one = msgspec.json.decode(line, type=Note)
         if one.error:
             raise ConfigurationError(one.error)
         if one.result is not None:
+            read = one.result.decisions + one.result.warm_up_decisions
+            note(msgspec.structs.replace(far, done=far.total, decisions=read))
             return one
-        note(one)
+        far = one
+        note(far)
     raise StoreUnavailable("a process of the replay died; try again, or with --processes 1")
 
 

@@ -61,8 +61,9 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window, *, labels
         return StoredEvents(ClickHouse.of(job.settings), canonicaliser, window, labels=labels)
     path = Path(source)
     if not path.is_file():
+        what = "that is a folder" if path.is_dir() else "there is no such file"
         raise ConfigurationError(
-            f"--source {source}: there is no such file. Wanted kafka, clickhouse, combined:FILE, or a file of "
+            f"--source {source}: {what}. Wanted kafka, clickhouse, combined:FILE, or a file of "
             "decisions (JSON lines, also .gz and .zst; Parquet)."
         )
     with path.open("rb") as file:

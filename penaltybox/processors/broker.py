@@ -114,6 +114,23 @@ def _kept(retention_ms: int) -> dict[str, str]:
     return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}
 
 
+_AT_LEAST: Final = frozenset({"min.compaction.lag.ms"})
+"""Settings of which more is fine."""
+_WHY: Final = {
+    "min.compaction.lag.ms": (
+        "who did what by hand may be compacted away before the penalties are, and `audit` and a replay would miss it"
+    ),
+    "message.timestamp.type": "a sender's clock is bounded by nothing but itself",
+}
+
+
+class Difference(NamedTuple):
+    """In what an existing topic is not as planned, and what to do."""
+
+    says: str
+    advice: str
+
+
 class TopicsReport(NamedTuple):
     """What `ensure_topics` did: names it created, and a sentence for each way in which an existing topic differs."""
 
@@ -240,12 +257,15 @@ async def ensure_topics(connection: Connection, topics: Topics, plan: TopicPlan)
         missing = [name for name in wanted if name not in present]
         created = await _create(client, {name: wanted[name] for name in missing}, plan.replication)
         described = await _configurations(client, list(present))
-    differences = [
-        sentence
-        for name, count in present.items()
-        for sentence in _differences(name, count, described.get(name, {}), *wanted[name])
-    ]
-    return TopicsReport(tuple(created), tuple(differences))
+    found = _all_differences(wanted, present, described)
+    return TopicsReport(tuple(created), tuple(f"{one.says}. {one.advice}." for one in found))
+
+
+async def topic_differences(client: AIOKafkaAdminClient, topics: Topics, plan: TopicPlan) -> list[Difference]:
+    """In what those of the six topics that exist differ from the plan; reads only."""
+    wanted = plan.wanted(topics)
+    present = await _partition_counts(client, list(wanted))
+    return _all_differences(wanted, present, await _configurations(client, list(present)) if present else {})
 
 
 async def _create(
@@ -267,23 +287,44 @@ async def _create(
     return created
 
 
+def _all_differences(
+    wanted: Mapping[str, tuple[int, dict[str, str]]],
+    present: Mapping[str, int],
+    described: Mapping[str, dict[str, str]],
+) -> list[Difference]:
+    return [
+        one
+        for name, count in present.items()
+        for one in _differences(name, count, described.get(name, {}), *wanted[name])
+    ]
+
+
 def _differences(
     name: str, count: int, described: Mapping[str, str], partitions: int, configs: Mapping[str, str]
-) -> list[str]:
-    """Sentences: what an existing topic has, what was wanted, what to do. More partitions than wanted are fine."""
+) -> list[Difference]:
+    """What an existing topic has, what was wanted, what to do. More partitions than wanted are fine."""
     found = []
     if count < partitions:
         found.append(
-            f"Topic {name} has {count} partitions, wanted {partitions}. Add them (kafka-topics --alter --topic {name} "
-            f"--partitions {partitions}) while nothing is in flight, or set PENALTYBOX_KAFKA_PARTITIONS={count}."
+            Difference(
+                f"Topic {name} has {count} partitions, wanted {partitions}",
+                f"Add them (kafka-topics --alter --topic {name} --partitions {partitions}) while nothing is in flight, "
+                f"or set PENALTYBOX_KAFKA_PARTITIONS={count}",
+            )
         )
     for key, value in configs.items():
         got = described.get(key)
-        if got is not None and got != value:
-            found.append(
-                f"Topic {name} has {key}={_shown(key, got)}, wanted {_shown(key, value)}. Set it (kafka-configs "
-                f"--alter --entity-type topics --entity-name {name} --add-config {key}={value}), or change the setting."
+        enough = key in _AT_LEAST and got is not None and got.isdigit() and int(got) >= int(value)
+        if got is None or got == value or enough:
+            continue
+        why = f": {_WHY[key]}" if key in _WHY else ""
+        found.append(
+            Difference(
+                f"Topic {name} has {key}={_shown(key, got)}, wanted {_shown(key, value)}{why}",
+                f"Set it (kafka-configs --alter --entity-type topics --entity-name {name} --add-config {key}={value}), "
+                "or change the setting",
             )
+        )
     return found
 
 

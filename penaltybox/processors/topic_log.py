@@ -6,18 +6,50 @@ the first offset of the last batch, and readers who believed that would miss the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.links.kafka import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from penaltybox.contracts.settings import Settings
 
-POLL_MS = 500
+POLL_MS: Final = 500
+ANSWER_MS: Final = 8_000
+"""Longest wait for an answer: to a person at a terminal, a broker that hangs should be a sentence soon."""
+SILENCE_S: Final = 10.0
+"""A broker that sends no record for so long, though more are to come, has gone."""
+
+
+class Patience:
+    """Ends a wait for records that do not come; whatever moves on is a new beginning."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._since_s = time.monotonic()
+
+    def moved(self) -> None:
+        """Something came."""
+        self._since_s = time.monotonic()
+
+    def check(self, waiting: Iterable[TopicPartition]) -> None:
+        """Go on waiting for more of these partitions?
+
+        Raises:
+            StoreUnavailable: nothing has come for too long.
+        """
+        one = min(waiting, default=None)
+        if one is None or time.monotonic() - self._since_s < SILENCE_S:
+            return
+        raise StoreUnavailable(
+            f"Kafka at {self._where} has sent nothing for {SILENCE_S:.0f} s, though {one.topic}, partition "
+            f"{one.partition} goes on. Look whether it hangs (`penaltybox doctor`), then try again."
+        )
 
 
 async def read_topic(settings: Settings, topic: str, newest: int | None = None) -> AsyncIterator[Any]:
@@ -29,11 +61,16 @@ async def read_topic(settings: Settings, topic: str, newest: int | None = None) 
         newest: about so many from the end of each partition, not fewer; all when None.
 
     Raises:
-        KafkaError: the broker cannot be reached.
+        KafkaError: the broker cannot be reached, or does not answer within `ANSWER_MS`.
+        StoreUnavailable: it sends no more, though there is more: for `SILENCE_S`.
     """
     consumer = AIOKafkaConsumer(
-        **Connection.of(settings).client_options(), enable_auto_commit=False, auto_offset_reset="earliest"
+        **Connection.of(settings).client_options(),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        request_timeout_ms=ANSWER_MS,
     )
+    patience = Patience(settings.kafka)
     try:
         await consumer.start()
         await consumer._client.force_metadata_update()  # noqa: SLF001 - as `partitions_for_topic` asks of its caller
@@ -58,7 +95,11 @@ async def read_topic(settings: Settings, topic: str, newest: int | None = None) 
                     if record.offset < ends.get(tp, 0):
                         yield record
             # The position passes the end although compaction may have taken the last record.
-            ends = {tp: end for tp, end in ends.items() if await consumer.position(tp) < end}
+            left = {tp: end for tp, end in ends.items() if await consumer.position(tp) < end}
+            if fetched or len(left) < len(ends):
+                patience.moved()
+            ends = left
+            patience.check(ends)
     finally:
         await consumer.stop()
 
@@ -68,7 +109,9 @@ async def end_offsets(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPart
 
     Raises:
         KafkaError: the broker cannot be reached.
+        StoreUnavailable: it does not tell for `SILENCE_S`.
     """
+    patience = Patience(str(consumer._client._bootstrap_servers))  # noqa: SLF001 - told nowhere else
     ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
     unsure = {tp for tp, end in ends.items() if end > 0}
     consumer.assign(list(unsure))
@@ -79,6 +122,8 @@ async def end_offsets(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPart
         for tp in [one for one in unsure if consumer.highwater(one) is not None]:
             ends[tp] = max(ends[tp], consumer.highwater(tp))
             unsure.discard(tp)
+            patience.moved()
+        patience.check(unsure)
     return ends
 
 

@@ -195,7 +195,7 @@ async def test_several_processes(broker: Any, fresh_prefix: str) -> None:
     await publish(settings, households(), None)
     one = await replayed(settings, baseline=GENTLE)
     two = await run_shared(Job(settings, HOUSEHOLDS, GENTLE, processes=2))
-    assert two.processes == 2
+    assert (two.processes, two.remarks) == (2, ["Shared out by partition between 2 processes."])
     assert two.result_hash == one.result_hash
     assert two.baseline is not None
     assert one.baseline is not None
@@ -206,27 +206,29 @@ async def test_several_processes(broker: Any, fresh_prefix: str) -> None:
 
 
 async def test_subjects_in_several_partitions(broker: Any, fresh_prefix: str) -> None:
-    """Where they are not, one process does it, and says why."""
+    """Where they are not, the subjects are shared out instead, and it says why; the hash is that of one process."""
     settings = await made(broker, fresh_prefix)
     events = households(900)
     await publish(settings, events[:450], 0)
     await publish(settings, events[450:], 1)
     result = await run_shared(Job(settings, HOUSEHOLDS, processes=2))
-    assert (result.processes, result.decisions) == (1, 900)
-    assert any("In one process: events of" in remark for remark in result.remarks)
+    assert (result.processes, result.decisions) == (2, 900)
+    assert any("by subject" in remark and "Not by partition: events of" in remark for remark in result.remarks)
+    assert result.candidate == (await replayed(settings)).candidate
 
 
 async def test_subjects_that_meet_late(
     broker: Any, fresh_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """That subjects are in several partitions may show at the end only: then all is done again in one process."""
+    """That subjects are in several partitions may show at the end: then all is done again, by subject."""
     monkeypatch.setattr(replay_parts, "LOOKED_AT", 1)
     settings = await made(broker, fresh_prefix)
     events = households(3000)
     await publish(settings, events[:2900], 0)
     await publish(settings, events[2900:], 1)
     result = await run_shared(Job(settings, HOUSEHOLDS, processes=2))
-    assert (result.processes, result.decisions) == (1, 3000)
+    assert (result.processes, result.decisions) == (2, 3000)
+    assert result.candidate == (await replayed(settings)).candidate
     assert any("met in several partitions, so all was done again" in remark for remark in result.remarks)
 
 

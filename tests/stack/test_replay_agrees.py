@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.cli.replay_job import Job, run_job
+from penaltybox.cli.replay_parts import run_shared
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
@@ -113,6 +114,11 @@ async def test_a_policy_switched_and_a_step_by_hand(
         assert briefly(recorder.penalties["baseline"]) == briefly(live)
         assert result.baseline is not None
         assert result.commands == 1
+        again = Recorder()
+        shared = await run_shared(Job(arena.settings, other, recorded=True, processes=2), observer=again)
+        assert shared.processes == 2
+        assert (shared.baseline, shared.candidate) == (result.baseline, result.candidate)
+        assert (again.told, again.penalties) == (recorder.told, recorder.penalties)
         assert sorted(result.baseline.policy_versions) == sorted([arena.policy.version, other.version])
         by_version = Counter(one.policy_version for one in live)
         assert len(by_version) == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from penaltybox.cli.checks import check_kafka
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
@@ -53,6 +54,14 @@ async def test_setup_says_how_existing_topics_differ(broker: AnyBroker) -> None:
     longer = await ensure_topics(connection, topics, TopicPlan(partitions=1, penalties_ms=91 * 86_400_000))
     trail = f"{topics.control} has min.compaction.lag.ms=7776000000 (90d), wanted 7862400000 (13w)"
     assert sum(trail in sentence for sentence in longer.differences) == 1  # or the audit trail would end before theirs
+    prefix = topics.control.removesuffix(".control")
+    values = Settings(kafka=broker.bootstrap, topic_prefix=prefix, kafka_partitions=2, penalties_retention="91d")
+    found = [one for one in await check_kafka(values) if trail in one.says]
+    assert [one.state for one in found] == ["warning"]  # doctor says so, too, why, and how to mend it
+    assert "compacted away before the penalties are" in found[0].says
+    assert f"--entity-name {topics.control} --add-config min.compaction.lag.ms=7862400000" in found[0].advice
+    shorter = await ensure_topics(connection, topics, TopicPlan(partitions=1, penalties_ms=86_400_000))
+    assert not any("min.compaction.lag.ms" in sentence for sentence in shorter.differences)  # more is fine
     assert await ensure_topics(connection, topics, TopicPlan(partitions=1)) == ((), ())
 
 

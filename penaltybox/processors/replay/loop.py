@@ -6,7 +6,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,13 +23,40 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Hold
     from penaltybox.processors.replay.observer import Observer, Side
     from penaltybox.processors.replay.records import Entry, Reading
-    from penaltybox.processors.replay.world import Stepped, World
+    from penaltybox.processors.replay.stepped import Stepped
+    from penaltybox.processors.replay.world import World
 
 _reason = attrgetter("reason")
-_ADVISED: Final = frozenset(100 * 3**power for power in range(12))
+ADVISED: Final = frozenset(100 * 3**power for power in range(12))
 """Slices before which large pages are asked for: less and less often, as the states fill the memory."""
 _STEP_S: Final = 0.2
 """With pacing: recorded time is let go in steps of so much real time."""
+
+
+class Done(NamedTuple):
+    """A slice that was stepped, or a part of one; `counted` False in the warm-up."""
+
+    entries: Sequence[Entry]
+    counted: bool
+    stepped: Mapping[Side, Stepped]
+
+
+class Crew(Protocol):
+    """Other processes that step the slices of a replay, in the place of its worlds."""
+
+    async def give(self, entries: Sequence[Entry], *, counted: bool) -> Sequence[Done]:
+        """Hand over a slice; what has been stepped since, in order.
+
+        Raises:
+            ConfigurationError: a process cannot step it.
+            StoreUnavailable: a process died.
+        """
+
+    async def rest(self) -> Sequence[Done]:
+        """Wait for all that was given; raises as `give`."""
+
+    async def end(self) -> None:
+        """All was given: the counts of the worlds' limits are those of the crew; raises as `give`."""
 
 
 class Progress(NamedTuple):
@@ -84,6 +111,7 @@ class Replay:
         report: told how far it is, after every slice.
         speed: times the recorded pace; None as fast as it goes.
         may_be_empty: nothing in the window is a result, too.
+        crew: steps the slices; the worlds then say how their policies were called, and are left empty.
     """
 
     def __init__(
@@ -96,7 +124,9 @@ class Replay:
         report: Callable[[Progress], None] | None = None,
         speed: float | None = None,
         may_be_empty: bool = False,
+        crew: Crew | None = None,
     ) -> None:
+        self._crew = crew
         self._may_be_empty = may_be_empty
         self._reading = reading
         self._worlds = worlds
@@ -120,26 +150,30 @@ class Replay:
         number = 0
         async for read in self._reading.slices():
             number += 1
-            if number in _ADVISED:
+            if number in ADVISED:
                 advise()
-            entries = self._labelled(read)
+            entries = await self._labelled(read)
             for part, counted in self._parts(entries) if entries else ():
                 await self._pace(part, counted=counted)
-                self._step(part, counted=counted)
+                await self._step(part, counted=counted)
             if entries:
                 self._told(entries)
+        await self._catch_up()
+        if self._crew is not None:
+            await self._crew.end()
         if self._labels:
             self._reading.remarks.append(
                 f"{self._labels:,} outcomes after --to were read too, for what they say of the subjects before it."
             )
         return self._result(time.monotonic() - start)
 
-    def _labelled(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    async def _labelled(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Without the outcomes from after the range: they label what happened in it, and step nothing."""
         to_ms = self._window.to_ms
         if to_ms is None or entries[-1][CLOCK] < to_ms:
             return entries
         cut = bisect_left(entries, to_ms, key=lambda entry: entry[CLOCK])
+        await self._catch_up()
         for _, _, _, event, _, _ in entries[cut:]:
             if type(event) is Outcome and self._observer is not None:
                 self._observer.outcome(event, True)  # noqa: FBT003 - as in `_tell`
@@ -174,13 +208,25 @@ class Replay:
         if due > now:
             await asyncio.sleep(due - now)
 
-    def _step(self, entries: Sequence[Entry], *, counted: bool) -> None:
-        stepped = {side: world.step(entries) for side, world in self._worlds.items()}
+    async def _step(self, entries: Sequence[Entry], *, counted: bool) -> None:
+        if self._crew is not None:
+            for done in await self._crew.give(entries, counted=counted):
+                self._settle(done)
+            return
+        self._settle(Done(entries, counted, {side: world.step(entries) for side, world in self._worlds.items()}))
+        if not counted:
+            forget_limits(self._worlds)
+
+    async def _catch_up(self) -> None:
+        for done in await self._crew.rest() if self._crew is not None else ():
+            self._settle(done)
+
+    def _settle(self, done: Done) -> None:
+        """Count what a slice did, and tell of it."""
+        entries, counted, stepped = done
         self._counts.note(entries, counted=counted)
         for side, one in stepped.items():
-            tally, limiter = self._tallies[side], self._worlds[side].limiter
-            if limiter is not None and not counted:
-                limiter.counts.clear()
+            tally = self._tallies[side]
             if counted:
                 for _, penalty in one.penalties:
                     tally.add(penalty)
@@ -197,7 +243,7 @@ class Replay:
     def _result(self, seconds: float) -> Result:
         reading, counts, window = self._reading, self._counts, self._window
         if not counts.records and not self._may_be_empty:
-            raise ConfigurationError(_nothing(reading, counts))
+            raise ConfigurationError(_nothing(reading, counts, window))
         sides = {
             side: self._tallies[side].result(world.versions, world.limiter.counts if world.limiter else None)
             for side, world in self._worlds.items()
@@ -221,6 +267,13 @@ class Replay:
             remarks=list(reading.remarks),
             seconds=round(seconds, 3),
         )
+
+
+def forget_limits(worlds: Mapping[Side, World]) -> None:
+    """What limits answered so far was the warm-up."""
+    for world in worlds.values():
+        if world.limiter is not None:
+            world.limiter.counts.clear()
 
 
 class _Counts:
@@ -284,7 +337,7 @@ def _tell(
                 penalty(side, stepped[side].penalties[number][1], counted)
 
 
-def _nothing(reading: Reading, counts: _Counts) -> str:
+def _nothing(reading: Reading, counts: _Counts, window: Window) -> str:
     """The sentence about a replay that met nothing."""
     refused = reading.refused.reasons.total()
     if counts.warm_up_decisions:
@@ -298,6 +351,8 @@ def _nothing(reading: Reading, counts: _Counts) -> str:
             "Wanted decisions as docs/events.md describes them."
         )
     remarks = "".join(f" {remark}" for remark in reading.remarks)
+    if window.start_ms is None and window.to_ms is None:
+        return f"{reading.title}: there is nothing to replay.{remarks} Name another --source, or publish first."
     return (
         f"{reading.title}: there is nothing to replay between --from and --to.{remarks} Choose another range, or "
         "another source."

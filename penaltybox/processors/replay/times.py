@@ -38,14 +38,19 @@ def parse_time(text: str, where: str, now_ms: int) -> int:
     try:
         if _DATE.fullmatch(given):
             day = date.fromisoformat(given)
-            return _ms(datetime(day.year, day.month, day.day, tzinfo=UTC))
-        when = datetime.fromisoformat(given)
+            when = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        else:
+            when = datetime.fromisoformat(given)
     except ValueError as error:
         raise ConfigurationError(f"{where}: got {shown(text)}, {_WANTED}.") from error
+    if when.tzinfo is None and ":" not in given:
+        raise ConfigurationError(f"{where}: got {shown(text)}, {_WANTED}.")
     if when.tzinfo is None:
         raise ConfigurationError(
             f"{where}: got {shown(text)}, which has no zone. Add Z for UTC, or the zone's offset: {given}Z."
         )
+    if _ms(when) < 0:
+        raise ConfigurationError(f"{where}: got {shown(text)}, which is before 1970: nothing was recorded then.")
     return _ms(when)
 
 
@@ -61,5 +66,8 @@ def _ms(when: datetime) -> int:
 
 
 def iso(ts_ms: int) -> str:
-    """A time for people, UTC: ``2026-03-01T09:00:00Z``."""
-    return f"{datetime.fromtimestamp(ts_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    """A time for people, UTC: ``2026-03-01T09:00:00Z``; milliseconds where the calendar has no such year."""
+    try:
+        return f"{datetime.fromtimestamp(ts_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ts_ms} ms"

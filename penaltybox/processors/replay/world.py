@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
 from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.oblivion import SLACK_MS, Horizons, matters_until
 from penaltybox.processors.replay.records import CLOCK, EVENT
+from penaltybox.processors.replay.stepped import Stepped, ends_later
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Sequence
 
-    from penaltybox.contracts.events import Hold, Outcome, Penalty
+    from penaltybox.contracts.events import Hold, Outcome
     from penaltybox.contracts.policy import AllowEntry, Policy
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.records import Entry
+    from penaltybox.processors.replay.shards import Shard
     from penaltybox.processors.visibility import Kind, Plan
 
 _NEVER: Final = -(1 << 62)
@@ -86,20 +90,15 @@ class Steady:
         self._engine.list_also(entries)
 
 
-class Stepped(NamedTuple):
-    """What a slice did: (position in the slice, penalty) in order, and position -> the deny that would have stopped."""
-
-    penalties: list[tuple[int, Penalty]]
-    stopped: dict[int, Hold]
-
-
 class _Tie:
     """What one world has found out about names that came together: their states, and a proof about them."""
 
-    __slots__ = ("quick", "states", "until")
+    __slots__ = ("mask", "quick", "states", "until")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, mask: int) -> None:
         self.states: list[SubjectState | None] = [None] * size
+        self.mask = mask
+        """Bit n is set: the n-th name is this process's."""
         self.quick: tuple[Plan, ...] | None = None
         self.until = _NEVER
         """Before this time (ms) the plans in `quick` change nothing."""
@@ -115,6 +114,7 @@ class World:
         watched: somebody wants to know which decisions a block would have stopped.
         late: ids of events that live workers handled late.
         limiter: decides the recorded requests anew; None takes the recorded answers.
+        shard: the subjects that are stepped here; None all.
     """
 
     def __init__(
@@ -126,9 +126,11 @@ class World:
         watched: bool = False,
         late: frozenset[str] = frozenset(),
         limiter: Relimiting | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.states: dict[str, SubjectState] = {}
         self.limiter = limiter
+        self._shard = shard
         self._course = course
         self._place, self._worlds = place, worlds
         self._watched = watched
@@ -147,7 +149,7 @@ class World:
 
     def step(self, entries: Sequence[Entry]) -> Stepped:
         """Step a slice in place."""
-        stepped = Stepped([], {})
+        stepped = Stepped.empty()
         position = 0
         for engine, run in self._course.runs(entries):
             if self.limiter is None:
@@ -211,6 +213,8 @@ class World:
     ) -> None:
         apply, find = engine.apply, self._find
         watched, late, place, proofs = self._watched, self._late, self._place, self._proofs
+        shard = self._shard
+        combined = combinations(engine) if watched else ()
         handling = Handling(_NEVER)
         event: Any
         places = range(position, position + len(entries))
@@ -222,11 +226,14 @@ class World:
                 self._rare(engine, at, event, handling, stepped)
                 continue
             if watched and self._blocked:
-                self._watch(engine, at, event, names, broker_ms, stepped)
+                self._watch(engine, combined, at, entry, stepped)
             t = event.ts
             if t > broker_ms:  # noqa: PLR1730 - as in the engine
                 t = broker_ms
             tie = (names.hint or self._tie(names))[place]
+            whole = kind
+            if shard is not None:
+                kind = shard.part(kind, tie.mask)  # noqa: PLW2901 - the same, of this process
             plans, quick = kind.plans, kind.quick
             if tie.quick is quick and t < tie.until:
                 plans = kind.rest  # of the others it is proved that they change nothing
@@ -240,7 +247,7 @@ class World:
                         state = states[plan.place] = find(names[plan.place].text)
                 else:
                     subject = engine.combination(plan, event)
-                    if subject is None:
+                    if subject is None or (shard is not None and not shard.owns(subject)):
                         continue
                     state = find(subject)
                 effect = apply(state, plan, event, handling, names)
@@ -248,12 +255,13 @@ class World:
                     if state.subject in proofs:
                         self._doubt(state.subject)
                     if effect & (PENALTY | MARKS):
-                        self._collect(state, at, stepped)
+                        self._collect(state, at, whole.plans.index(plan), stepped)
             if plans is not kind.rest and quick:
                 self._prove(tie, quick, names)
 
     def _tie(self, names: Names) -> list[_Tie]:
-        ties = names.hint = [_Tie(len(names)) for _ in range(self._worlds)]
+        mask = self._shard.mask(names) if self._shard is not None else -1
+        ties = names.hint = [_Tie(len(names), mask) for _ in range(self._worlds)]
         return ties
 
     def _prove(self, tie: _Tie, quick: tuple[Plan, ...], names: Names) -> None:
@@ -308,7 +316,10 @@ class World:
         if isinstance(event, ListChange):
             self._list(event)
             return
-        for subject in [event.subject] if isinstance(event, Command) else engine.outcome_subjects(event):
+        subjects = [event.subject] if isinstance(event, Command) else engine.outcome_subjects(event)
+        for place, subject in enumerate(subjects):
+            if self._shard is not None and not self._shard.owns(subject):
+                continue
             state = self._find(subject)
             if isinstance(event, Command):
                 engine.apply_command(state, event, handling)
@@ -316,15 +327,16 @@ class World:
                 engine.apply_outcome(state, event, handling)
             if subject in self._proofs:
                 self._doubt(subject)
-            self._collect(state, at, stepped)
+            self._collect(state, at, place, stepped)
 
-    def _collect(self, state: SubjectState, at: int, stepped: Stepped) -> None:
+    def _collect(self, state: SubjectState, at: int, place: int, stepped: Stepped) -> None:
         """Take new penalties out of a state, and note whether it is blocked now."""
         written = state.outbox
         if written:
             state.outbox = []
             for penalty in written:
                 stepped.penalties.append((at, penalty))
+                stepped.penalty_places.append(place)
         if self._watched:
             hold = state.real.deny
             if hold is None:
@@ -333,25 +345,29 @@ class World:
                 began = next((one.ts for one in written if one.id == hold.penalty), state.real.at)
                 self._blocked[state.subject] = (hold, began)
 
-    def _watch(
-        self, engine: Engine, at: int, event: Decision, names: Names, broker_ms: int, stepped: Stepped
-    ) -> None:  # fmt: skip
+    def _watch(self, engine: Engine, combined: Sequence[str], at: int, entry: Entry, stepped: Stepped) -> None:
         """Note the deny in force against one of a decision's subjects; of several the one that ends last."""
-        t = min(event.ts, broker_ms)
-        for subject in _blockable(engine, event, names):
-            known = self._blocked.get(subject)
+        _, _, _, event, names, broker_ms = entry
+        assert isinstance(event, Decision)  # noqa: S101 - nothing else is watched
+        t, blocked = min(event.ts, broker_ms), self._blocked
+        subjects = [name.text for name in names]
+        if combined:
+            subjects += named_combinations(engine, combined, event)
+        for place, subject in enumerate(subjects):
+            known = blocked.get(subject)
             if known is None:
                 continue
             hold, began = known
             if t < began or not active(hold, t):
                 if hold.until is not None and hold.until <= broker_ms:
-                    del self._blocked[subject]
+                    del blocked[subject]
                 continue
             if engine.allowlist.covers(subject, t):
                 continue
             other = stepped.stopped.get(at)
-            if other is None or (other.until is not None and (hold.until is None or hold.until > other.until)):
+            if other is None or ends_later(hold, other):
                 stepped.stopped[at] = hold
+                stepped.stop_places[at] = place
 
 
 def _kinds(engine: Engine, entries: Sequence[Entry]) -> Sequence[Kind | None]:
@@ -364,11 +380,17 @@ def _kinds(engine: Engine, entries: Sequence[Entry]) -> Sequence[Kind | None]:
     return [next(found) if type(event) is Decision else None for event in events]
 
 
-def _blockable(engine: Engine, event: Decision, names: Names) -> list[str]:
-    """Every subject of a decision that could be blocked: its own, and the combinations that rules are on."""
-    found = [name.text for name in names]
-    for on in {rule.on for rule in engine.policy.rules if "+" in rule.on}:
+def combinations(engine: Engine) -> tuple[str, ...]:
+    """The combinations of dimensions that rules are on."""
+    return tuple(dict.fromkeys(rule.on for rule in engine.policy.rules if "+" in rule.on))
+
+
+def named_combinations(engine: Engine, combined: Sequence[str], event: Decision) -> list[str]:
+    """Those of a decision's combinations that it has all parts of, as subjects."""
+    found = []
+    for on in combined:
         values = {part: event.subjects.get(part) or getattr(event, part, "") for part in on.split("+")}
         if all(values.values()):
-            found.append(engine.canonicaliser.combination(on, values))
+            with suppress(BadEvent):  # a route too long for a key
+                found.append(engine.canonicaliser.combination(on, values))
     return found

@@ -121,8 +121,12 @@ def test_a_range_without_records(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", households(600))
     with pytest.raises(ConfigurationError, match=r"nothing lies between --from and --to, only 600 decisions before"):
         run(path, from_ms=T0)
-    with pytest.raises(ConfigurationError, match="nothing to replay between"):
+    with pytest.raises(
+        ConfigurationError, match=r"nothing to replay between .*Its records are from 2025-12-22T\d\d:.*Z to 2025-"
+    ):
         run(path, to_ms=1000)
+    with pytest.raises(ConfigurationError, match=r"there is nothing to replay\. Name another --source"):
+        run(write(tmp_path / "empty.jsonl", ()))
     with pytest.raises(ConfigurationError, match="--to must be later than --from"):
         run(path, from_ms=T0, to_ms=T0)
 

@@ -37,7 +37,9 @@ def test_times(text: str, expected: int) -> None:
     assert parse_time(text, "--from", NOW) == expected
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2h", "-2", "-2y", "22.12.2025", "2025-13-01", "12:00", "17664"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2h", "-2", "-2y", "22.12.2025", "2025-13-01", "12:00", "17664", "20251222", "2025-W10-1"]
+)
 def test_unknown_forms(text: str) -> None:
     """Anything else says what it got and what is wanted."""
     with pytest.raises(ConfigurationError, match=r"--from: got '.*', wanted a time with its zone"):
@@ -48,6 +50,18 @@ def test_a_time_needs_a_zone() -> None:
     """A time without a zone would be guessed at."""
     with pytest.raises(ConfigurationError, match=r"has no zone\. Add Z for UTC"):
         parse_time("2025-12-22T10:40:00", "--to", NOW)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "1969-12-31", "1066-10-14T09:00:00Z"])
+def test_before_there_were_records(text: str) -> None:
+    """A time before 1970 is a slip, and no failure of a calendar further on."""
+    with pytest.raises(ConfigurationError, match=r"--from: got '.*', which is before 1970"):
+        parse_time(text, "--from", NOW)
+
+
+def test_times_beyond_the_calendar() -> None:
+    """Records may have times that no calendar has; they are shown all the same."""
+    assert iso(1 << 52) == "4503599627370496 ms"
 
 
 def test_the_longest_horizon() -> None:

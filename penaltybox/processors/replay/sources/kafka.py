@@ -24,7 +24,7 @@ from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.merge import Lane, released
 from penaltybox.processors.replay.records import SLICE, Refusals
 from penaltybox.processors.replay.times import iso
-from penaltybox.processors.topic_log import end_offsets
+from penaltybox.processors.topic_log import ANSWER_MS, end_offsets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ FETCH_WAIT_MS: Final = 25
 """The embedded broker holds a fetch for as long as it may, even when it has records."""
 TURNS: Final = 4
 """Of the event loop after each slice: the next records arrive in pieces meanwhile, one a turn."""
-SILENCE_S: Final = 60
+SILENCE_S: Final = 30
 """A broker that sends nothing for so long, though more is to come, has gone."""
 
 
@@ -122,6 +122,7 @@ class TopicSource:
             enable_auto_commit=False,
             auto_offset_reset=reset,
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            request_timeout_ms=ANSWER_MS,
         )
         try:
             await consumer.start()

@@ -13,6 +13,7 @@ from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Outcome
 from penaltybox.processors.replay.records import SLICE, Refusals
+from penaltybox.processors.replay.times import iso
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -53,6 +54,8 @@ class Lines:
         self._to = window.to_ms if window.to_ms is not None else _NO_BROKER
         self._bounded = window.start_ms is not None or window.to_ms is not None
         self._clock = self._number = 0
+        self._left_out: tuple[int, int] | None = None
+        """First and last time (ms) of what lies outside of the window."""
         self._after: list[tuple[Outcome, Names]] = []
         """Outcomes from after the window: they say who of those in it was legitimate."""
 
@@ -68,6 +71,13 @@ class Lines:
                         yield entries
         if self._after:
             yield self._labels()
+        self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        """Where the records lie, if none of them lies in the window."""
+        if not self._clock and self._left_out is not None:
+            first, last = map(iso, self._left_out)
+            self.remarks.append(f"Its records are from {first} to {last}.")
 
     def _labels(self) -> list[Entry]:
         after = sorted(self._after, key=lambda one: one[0].ts)
@@ -88,6 +98,9 @@ class Lines:
             after = [one for one in judged if type(one[0]) is Outcome and one[0].ts >= self._to]  # type: ignore[index] # ditto
             self._after += cast("list[tuple[Outcome, Names]]", after)
             inside = [self._start <= one[0].ts < self._to for one in judged]  # type: ignore[index] # no BadEvent
+            if not all(inside):
+                times = [one[0].ts for one, kept in zip(judged, inside, strict=True) if not kept]  # type: ignore[index]
+                self._left_out = _span(times, self._left_out)
             numbers, judged = list(compress(numbers, inside)), list(compress(judged, inside))
         if not judged:
             return []
@@ -111,6 +124,11 @@ class Lines:
             return outcome, self._canonicaliser.names(outcome.subjects)
         except BadEvent:
             return error
+
+
+def _span(times: Sequence[int], known: tuple[int, int] | None) -> tuple[int, int]:
+    first, last = known if known is not None else (times[0], times[0])
+    return min(first, *times), max(last, *times)
 
 
 def _blocks(stream: IO[bytes], title: str) -> Iterator[list[bytes]]:

@@ -73,6 +73,7 @@ class Parquet(Lines):
                     yield entries
             if self._after:
                 yield self._labels()
+            self._tell_left_out()
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self.title, error) from error
         finally:
