@@ -26,7 +26,7 @@ from penaltybox.producers.sealed import Sealer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LINES = 400_000
+LINES = 200_000
 ROUNDS = 5
 CLIENTS = 10_000
 PATHS = ("/", "/login", "/cart?item={0}", "/product/{0}", "/api/v1/orders/{0}", "/search?q={0}")

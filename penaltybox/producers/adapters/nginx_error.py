@@ -32,6 +32,7 @@ _LIMITED: Final = Form(
     ("request", r'(?:, request: "([^"]*+(?:"(?!$|, (?:subrequest|upstream|host|referrer): )[^"]*+)*+)(?:".*)?)?'),
 )
 _STATUS: Final = 503
+_MAX_ZONES: Final = 1000
 _OTHER: Final = Passed("another message of nginx")
 _NO_LINE: Final = Unmatched("not a line of nginx's error log")
 _NO_FORM: Final = Unmatched("says that it is about a limit, in a form that is not nginx's")
@@ -49,6 +50,7 @@ class NginxError(Adapter):
             )
         self._options = options
         self._times = Times(options.zone, options.now_ms)
+        self._violated: dict[str, tuple[str]] = {}
         self._status = next(iter(options.reject_statuses), _STATUS)
 
     def read(self, line: bytes) -> Read:
@@ -71,7 +73,7 @@ class NginxError(Adapter):
             ts_ms=ts_ms,
             action="deny" if refused else "delay",
             reason="over_limit",
-            violated=(label(f"ip:{zone}"),),
+            violated=self._violated.get(zone) or self._named(zone),
             subjects={"ip": ip},
             scenario=target.scenario,
             route=target.route,
@@ -79,6 +81,12 @@ class NginxError(Adapter):
             enforced=not dry_run,
             attrs={"excess": excess} if excess else {},
         )
+
+    def _named(self, zone: str) -> tuple[str]:
+        if len(self._violated) >= _MAX_ZONES:
+            self._violated.clear()
+        named = self._violated[zone] = (label(f"ip:{zone}"),)
+        return named
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""

@@ -113,6 +113,8 @@ class Options(NamedTuple):
 
     def address(self, text: str) -> str | None:
         """The text if it is an IP address (no port, no brackets, no host name)."""
+        if text in self.canonicaliser.known.get("ip", ()):
+            return text
         try:
             self.canonicaliser.name("ip", text)
         except BadEvent:
@@ -164,7 +166,10 @@ def label(text: str, longest: int = LONGEST_LABEL) -> str:
 
 def decoded(line: bytes) -> str:
     r"""A line as text; bytes that are no UTF-8 become ``\xNN``, so no two lines become the same by accident."""
-    return line.decode("utf-8", "backslashreplace")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("utf-8", "backslashreplace")
 
 
 def _is_port(text: str) -> bool:

@@ -50,6 +50,9 @@ class Times:
         self._zone = zone
         self._now_ms = now_ms
         self._last_ms = 0
+        self._text = ""
+        self._text_ms: int | None = None
+        """What `nginx` read last: many lines have one second."""
         self._minutes: dict[str, tuple[int, int]] = {}
         self._utc: dict[str, int] = {}
         """``2026-05-17T10:05:`` -> milliseconds, for times that end in Z or +00:00."""
@@ -67,6 +70,8 @@ class Times:
 
     def nginx(self, text: str) -> int | None:
         """``2024/05/17 10:05:03`` in the log's zone."""
+        if text == self._text:
+            return self._text_ms
         minute = text[:17]
         known = self._minutes.get(minute)
         if known is None:
@@ -76,7 +81,8 @@ class Times:
             year, month, day, hour, of_hour, _ = match.groups()
             known = self._minute(minute, year, month, day, hour, of_hour, self._zone)
         second = _SECONDS.get(text[17:])
-        return None if second is None else self._local(known, second)
+        self._text, self._text_ms = text, None if second is None else self._local(known, second)
+        return self._text_ms
 
     def rfc3339(self, text: str) -> int | None:
         """``2026-05-17T10:05:03.123456Z``: also with a blank for the T, an offset, a comma, or in the log's zone."""
@@ -94,7 +100,9 @@ class Times:
             key, minute[:4], minute[5:7], minute[8:10], minute[11:13], minute[14:16], zone
         )
         second_ms = _SECONDS.get(second)
-        if utc and known[0] and len(self._utc) < _MAX_CACHED:
+        if (utc or hours == minutes == "00") and known[0]:
+            if len(self._utc) >= _MAX_CACHED:
+                self._utc.clear()
             self._utc[f"{minute}:"] = known[0]
         if zone is UTC or second_ms is None:
             whole = _whole(known[0], second_ms, _offset_ms(sign, hours, minutes) if sign else 0)

@@ -132,6 +132,28 @@ async def test_stopped_while_kafka_is_away_the_checkpoint_stays(tmp_path: Path) 
     await run
 
 
+async def test_a_slow_kafka_slows_reading(tmp_path: Path) -> None:
+    """While Kafka takes nothing more, nothing more is read than a block and what is held for sorting."""
+    log, room = tmp_path / "error.log", asyncio.Event()
+    log.write_bytes(lines(range(60_000)))
+
+    class _Full(_Kafka):
+        async def send(self, record: Decision, /) -> None:
+            await super().send(record)
+            if len(self.sent) == 100:
+                await room.wait()
+
+    kafka, shared, kept = _Full(), common(), checkpoint()
+    run = asyncio.create_task(
+        Delivery(lambda: kafka, kept, shared.progress, print).whole(WholeLogs(logs_of(log), shared, kept))
+    )
+    await wait_until(lambda: len(kafka.sent) == 100)
+    assert 0 < shared.progress.lines < 10_000
+    room.set()
+    await run
+    assert len(kafka.confirmed) == shared.progress.lines == 60_000
+
+
 async def test_a_decision_that_is_too_large_stops_nothing(tmp_path: Path) -> None:
     """It is counted, and the others go on."""
     log, kafka = tmp_path / "error.log", _Kafka()
