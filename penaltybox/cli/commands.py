@@ -19,6 +19,7 @@ from penaltybox.cli import (
     doctor,
     enforce,
     explain,
+    export,
     forget,
     grant,
     ingest,
@@ -81,6 +82,7 @@ app.command("clean", rich_help_panel=_LOOK)(keys.clean)
 app.command("forget", rich_help_panel=_LOOK)(forget.forget)
 app.add_typer(report.app, name="report", rich_help_panel=_LOOK)
 app.command("audit", rich_help_panel=_LOOK)(audit.audit)
+app.add_typer(export.app, name="export", rich_help_panel=_LOOK)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_LOOK)
 app.command("pause", rich_help_panel=_LOOK)(pauses.pause)
 app.command("resume", rich_help_panel=_LOOK)(pauses.resume)

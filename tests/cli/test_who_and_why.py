@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NOT_BY_HAND: Final = {
     "allow check", "allow list", "audit", "blocks export", "blocks list", "clean", "console", "dead-letters show",
     "demo", "doctor", "enforce apache", "enforce file", "enforce haproxy", "enforce nginx",
-    "explain", "ingest FORMAT", "ingest combined", "ingest formats", "keys", "policy check",
+    "explain", "export cloudevents", "export ocsf", "ingest FORMAT", "ingest combined", "ingest formats", "keys",
+    "policy check",
     "policy diff", "policy history", "policy show", "policy test", "quota show", "replay",
     "report false-positives", "report farms", "report limits",
     "report nat", "report penalties", "run", "serve", "setup", "tune", "version",
