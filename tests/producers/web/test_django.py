@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import django
 import pytest
-from django.conf import settings
 from django.test import AsyncClient, Client, override_settings
 
 from penaltybox.contracts.errors import ConfigurationError
@@ -16,30 +14,15 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.producers.web.django import protection_of, template_of
 from penaltybox.producers.web.protection import Protection
 from tests.producers.web import django_shop
+from tests.producers.web.django_project import CONFIGURED, SHOP, configure
 from tests.producers.web.shop import POLICY, BrokenLimiter, RefundingLimiter
 from tests.waiting import block_until
-
-SHOP = "tests.producers.web.django_shop"
-CONFIGURED: dict[str, Any] = {
-    "policy": POLICY,
-    "limiter": f"{SHOP}.LIMITER",
-    "user": f"{SHOP}.user_of",
-    "exclude": ["/health"],
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def project() -> None:
     """Django is configured once per process."""
-    if not settings.configured:
-        settings.configure(
-            ROOT_URLCONF=SHOP,
-            MIDDLEWARE=["penaltybox.producers.web.django.PenaltyboxMiddleware"],
-            PENALTYBOX=CONFIGURED,
-            ALLOWED_HOSTS=["*"],
-            USE_TZ=True,
-        )
-        django.setup()
+    configure()
 
 
 @pytest.fixture(autouse=True)
