@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from tests.producers.hooks.conftest import Published
 
+_groups = count()
 TWO = limits.parse("2/minute")
 ALLOWED, DENIED = ("allow", {"user": "u"}, ()), ("deny", {"user": "u"}, ("user:2_per_60s",))
 
@@ -125,7 +127,7 @@ def view(published: Published) -> Iterator[Callable[[Any], Any]]:
     end = for_django_ratelimit.watch(Teller(published, by_prefix("user", "ip")))
 
     def made(key: Any) -> Any:
-        limited = ratelimit(group=f"g{id(published)}", key=key, rate="2/m", block=False)
+        limited = ratelimit(group=f"g{next(_groups)}", key=key, rate="2/d", block=False)
         return limited(lambda request: request.limited)
 
     yield made
@@ -159,7 +161,7 @@ def test_django_ratelimit(
     """The decorator's decisions, by who its key stands for."""
     assert ask(view(key), name) == [False, False, True]
     (dimension,) = subject
-    assert published.told == [("allow", subject, ())] * 2 + [("deny", subject, (f"{dimension}:2_per_60s",))]
+    assert published.told == [("allow", subject, ())] * 2 + [("deny", subject, (f"{dimension}:2_per_86400s",))]
     assert [one.remaining for one in published] == [1, 0, 0]
 
 
@@ -173,20 +175,20 @@ def test_what_a_client_says_itself_is_nobody(view: Callable[[Any], Any], publish
 def test_throttled(published: Published) -> None:
     """Its own kind of hook, with the quota's window as it was said."""
     limiter = throttled.Throttled(
-        key="u", quota=throttled.rate_limiter.per_min(2), using="fixed_window", store=throttled.MemoryStore(),
-        hooks=[for_throttled.hook(Teller(published, of("user")), window_s=60, scenario="claim")],
+        key="u", quota=throttled.rate_limiter.per_day(2), using="fixed_window", store=throttled.MemoryStore(),
+        hooks=[for_throttled.hook(Teller(published, of("user")), window_s=86_400, scenario="claim")],
     )  # fmt: skip
     assert [limiter.limit().limited for _ in range(3)] == [False, False, True]
-    assert published.told == [ALLOWED, ALLOWED, DENIED]
+    assert published.told == [ALLOWED, ALLOWED, ("deny", {"user": "u"}, ("user:2_per_86400s",))]
     assert {(one.scenario, one.limit) for one in published} == {("claim", 2)}
 
 
 async def test_throttled_async(published: Published) -> None:
     """The same for `throttled.asyncio`."""
     limiter = throttled.asyncio.Throttled(
-        key="u", quota=throttled.asyncio.rate_limiter.per_min(2), using="fixed_window",
+        key="u", quota=throttled.asyncio.rate_limiter.per_day(2), using="fixed_window",
         store=throttled.asyncio.MemoryStore(),
-        hooks=[for_throttled.async_hook(Teller(published, of("user")), window_s=60)],
+        hooks=[for_throttled.async_hook(Teller(published, of("user")), window_s=86_400)],
     )  # fmt: skip
     assert [(await limiter.limit()).limited for _ in range(3)] == [False, False, True]
-    assert published.told == [ALLOWED, ALLOWED, DENIED]
+    assert published.told == [ALLOWED, ALLOWED, ("deny", {"user": "u"}, ("user:2_per_86400s",))]
