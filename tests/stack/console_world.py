@@ -186,7 +186,11 @@ class Console:
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
-        block_until(self._alive, 60, "a console that is alive")
+        try:
+            block_until(self._alive, 60, "a console that is alive")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def _alive(self) -> bool:
