@@ -7,6 +7,7 @@ import copy
 import os
 import signal
 import sys
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from zoneinfo import ZoneInfo
@@ -35,7 +36,7 @@ from penaltybox.producers.pseudonyms import Pseudonyms
 from penaltybox.producers.scenario_map import ScenarioMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.settings import Settings
@@ -180,13 +181,16 @@ class _Run:
         self._common = common
         self._checkpoint = checkpoint
         self._values = values
+        path = Path(log)
+        self._piped = log == "-" or (path.exists() and not path.is_file() and not path.is_dir())
+        """Standard input, or another pipe, as shells make of ``<(zcat …)``."""
 
     def check(self, *, follow: bool) -> None:
         """Raises ConfigurationError for what does not go together."""
         if not self._log:
             raise ConfigurationError("FILE|-|DIR: got nothing, wanted a log, - for standard input, or a folder")
-        if self._log == "-" and self._checkpoint.path is not None:
-            raise ConfigurationError("--checkpoint: standard input has no place to go on at; wanted a file or a folder")
+        if self._piped and self._checkpoint.path is not None:
+            raise ConfigurationError("--checkpoint: a pipe has no place to go on at; wanted a file or a folder")
         if not follow and self._log != "-" and not Path(self._log).exists():
             raise ConfigurationError(f"log {self._log}: cannot be read: No such file or directory")
 
@@ -194,26 +198,28 @@ class _Run:
         """Reads, and publishes or prints."""
         delivery = Delivery(self._outlet(dry_run), self._checkpoint, self._common.progress, err.print)
         if follow:
-            asyncio.run(self._follow(delivery))
+            with self._followed() as followed:
+                asyncio.run(_until_stopped(delivery, followed))
             return
         besides = [self._checkpoint.path] if self._checkpoint.path is not None else []
-        logs = [] if self._log == "-" else logs_of(Path(self._log), besides)
+        logs = [] if self._piped else logs_of(Path(self._log), besides)
         with progress_bar([path for log in logs for path in log], quiet=quiet) as report:
             common = self._common._replace(report=report)
-            if self._log == "-":
-                asyncio.run(delivery.piped(stretches(sys.stdin.buffer, "-", common), common.lateness_ms))
+            if self._piped:
+                with nullcontext(sys.stdin.buffer) if self._log == "-" else Path(self._log).open("rb") as stream:
+                    asyncio.run(delivery.piped(stretches(stream, self._log, common), common.lateness_ms))
             else:
                 asyncio.run(delivery.whole(WholeLogs(logs, common, self._checkpoint)))
 
-    async def _follow(self, delivery: Delivery) -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+    @contextmanager
+    def _followed(self) -> Iterator[Follower | Pipe]:
         if self._log == "-":
-            await delivery.followed(Pipe(sys.stdin.fileno(), self._common), stop)
+            yield Pipe(sys.stdin.fileno(), self._common)
+        elif self._piped:
+            with Path(self._log).open("rb", buffering=0) as stream:
+                yield Pipe(stream.fileno(), self._common)
         else:
-            await delivery.followed(Follower(Path(self._log), self._common, self._checkpoint), stop)
+            yield Follower(Path(self._log), self._common, self._checkpoint)
 
     def _outlet(self, dry_run: bool) -> Callable[[], Outlet]:
         if dry_run:
@@ -221,6 +227,15 @@ class _Run:
         from penaltybox.producers.publisher import Publisher
 
         return lambda: Publisher(self._values)
+
+
+async def _until_stopped(delivery: Delivery, logs: Follower | Pipe) -> None:
+    """Follows until SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await delivery.followed(logs, stop)
 
 
 class _Printer:

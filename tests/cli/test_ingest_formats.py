@@ -96,6 +96,9 @@ def test_decisions_are_printed_in_the_wire_form(tmp_path: Path) -> None:
     assert printed.stdout == call("nginx-error", str(packed), *options).stdout
     assert printed.stdout == call("nginx-error", "-", *options, given=log.read_bytes()).stdout
     assert printed.stdout == call("nginx-error", str(log.parent), *options).stdout
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", 'cat "$1" > "$2"', "sh", str(log), str(tmp_path / "pipe")]):
+        assert printed.stdout == call("nginx-error", str(tmp_path / "pipe"), *options).stdout
     found = decisions(printed.stdout)
     assert len({one.id for one in found}) == 50
     assert (found[0].scenario, found[0].source, found[0].subjects) == ("home", "edge/7", {"ip": "10.0.0.0"})
@@ -142,7 +145,7 @@ def test_a_line_is_explained() -> None:
     [
         (["nginx-error"], "wanted a log, - for standard input, or a folder"),
         (["nginx-error", "nothere.log"], "log nothere.log: cannot be read"),
-        (["nginx-error", "-", "--checkpoint", "x"], "standard input has no place to go on at"),
+        (["nginx-error", "-", "--checkpoint", "x"], "a pipe has no place to go on at"),
         (["nginx-error", "x", "--tz", "Mars/Olympus"], "--tz: got 'Mars/Olympus'"),
         (["nginx-error", "x", "--status", "teapot"], "--status: got 'teapot'"),
         (["nginx-error", "x", "--status", "429,503"], "as limit_req_status sets it"),
