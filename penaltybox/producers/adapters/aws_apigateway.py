@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from penaltybox.producers.adapters.choices import keyed_by, known, number, refusals, status_of
+from penaltybox.producers.adapters.plain_json import object_of
 from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched
 from penaltybox.producers.adapters.targets import Target
 from penaltybox.producers.adapters.times import Times
@@ -37,12 +36,10 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 _LIMITS: Final = {"THROTTLED": "throttle", "QUOTA_EXCEEDED": "quota"}
 _MESSAGES: Final = {"Too Many Requests": "throttle", "Limit Exceeded": "quota"}
 _TEMPLATE: Final = re.compile(r"/[A-Za-z0-9._~{}+/\-]{0,240}", re.ASCII)
-_NO_JSON: Final = Unmatched("not a JSON object with ip, status and requestTime or requestTimeEpoch")
+_NO_JSON: Final = Unmatched("not a JSON object with ip, status and requestTime or requestTimeEpoch, each once")
 _NO_TIME: Final = Unmatched("no time, or one that does not exist")
 _NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_ANSWER: Final = Passed("a request without an answer")
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class AwsApiGateway(Adapter):
@@ -56,11 +53,8 @@ class AwsApiGateway(Adapter):
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
-        try:
-            found = _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return _NO_JSON
-        if "status" not in found:
+        found = object_of(line)
+        if found is None or "status" not in found:
             return _NO_JSON
         status = status_of(found["status"])
         if status is None:
@@ -91,10 +85,7 @@ class AwsApiGateway(Adapter):
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""
-        try:
-            _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return f"JSON: {error}"
+        del line
         return f"keys that are read: {', '.join(name for names in _NAMES.values() for name in names)}"
 
     def _time(self, found: Mapping[str, Any]) -> int | None:

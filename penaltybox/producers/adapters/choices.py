@@ -69,7 +69,7 @@ def number(value: Any) -> int | None:
 def status_of(value: Any) -> int | None:
     """An HTTP status; None when it is none (0, "-", null)."""
     found = number(value)
-    return found if found in STATUSES else None
+    return found if found is not None and found in STATUSES else None
 
 
 def known(value: str | None) -> str:

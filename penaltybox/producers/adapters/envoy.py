@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.plain_json import object_of
 from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
 from penaltybox.producers.adapters.times import Times
 
@@ -23,15 +22,13 @@ _BEFORE: Final = frozenset({"NR", "NoRouteFound", "DPE", "DownstreamProtocolErro
 _LIMITED: Final = frozenset({"local_rate_limited", "request_rate_limited"})
 _OUTAGES: Final = frozenset({"rate_limiter_error", "ext_authz_error"})
 _DIRECT: Final = ("downstream_direct_remote_address", "downstream_remote_address")
-_NO_JSON: Final = Unmatched("not JSON with start_time and response_code")
+_PATHS: Final = ("x-envoy-original-path", "x-envoy-origin-path", "path")
+_NO_JSON: Final = Unmatched("not JSON with response_code, each key once")
 _NO_TIME: Final = Unmatched("no time, or one that does not exist")
 _NO_ADDRESS: Final = Unmatched("no address of the client under a key that is known, or of --option address")
 _FORWARDED: Final = Unmatched("Envoy took the address from X-Forwarded-For (its port is 0); see --option address")
 _NO_ANSWER: Final = Passed("a connection that ended before an answer (status 0)")
 _UNASKED: Final = Passed("answered by Envoy before any limit was asked")
-
-_Text = str | None
-_Loose = int | float | str | None
 
 
 class Envoy(Adapter):
@@ -44,29 +41,27 @@ class Envoy(Adapter):
         self._keyed_by = keyed_by(options)
         self._authorisation = one_of(options, "ext-authz", ("unknown", "over_limit", "blocklist"))
         self._address = options.values.get("address", "")
-        self._decode = _decoder(self._address)
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
-        try:
-            found = self._decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found = object_of(line)
+        if found is None or "response_code" not in found:
             return _NO_JSON
-        flags = {_FLAGS.get(flag, flag) for flag in known(found.response_flags).split(",")}
-        details = known(found.response_code_details)
-        status = status_of(found.response_code)
+        flags = {_FLAGS.get(flag, flag) for flag in _text(found, "response_flags").split(",")}
+        details = _text(found, "response_code_details")
+        status = status_of(found["response_code"])
         said = self._said(flags, details, status)
         if not isinstance(said, tuple) or isinstance(said, Passed):
             return said
-        ts_ms = self._times.rfc3339(found.start_time)
+        ts_ms = self._times.rfc3339(_text(found, "start_time"))
         if ts_ms is None:
             return _NO_TIME
         ip = self._client(found)
         if isinstance(ip, Unmatched):
             return ip
         action, reason, limit = said
-        path = known(found.original_path) or known(found.origin_path) or known(found.path)
-        target = self._options.targets.of(known(found.method), path) if path else self._options.targets.unknown
+        path = next((text for name in _PATHS if (text := _text(found, name))), "")
+        target = self._options.targets.of(_text(found, "method"), path) if path else self._options.targets.unknown
         return Reading(
             ts_ms=ts_ms,
             action=action,
@@ -80,11 +75,8 @@ class Envoy(Adapter):
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""
-        try:
-            self._decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return f"JSON: {error}"
-        return ""
+        found = object_of(line)
+        return "" if found is None else f"keys: {', '.join(found)}"
 
     def _said(self, flags: set[str], details: str, status: int | None) -> tuple[Any, Any, str] | Passed:
         """(action, reason, name of the limit)."""
@@ -100,33 +92,24 @@ class Envoy(Adapter):
             return "deny", "over_limit", f"status_{status}"
         return _UNASKED if flags & _BEFORE else ("allow", None, "")
 
-    def _client(self, found: Any) -> str | Unmatched:
+    def _client(self, found: dict[str, Any]) -> str | Unmatched:
         """The address of the connection; of ``X-Forwarded-For`` (port 0) only if an option names the key."""
         if self._address:
-            return self._options.endpoint(known(found.chosen)) or _NO_ADDRESS
+            return self._options.endpoint(_text(found, self._address)) or _NO_ADDRESS
         for name in _DIRECT:
-            text = known(getattr(found, name))
+            text = _text(found, name)
             if text.endswith(":0"):
                 return _FORWARDED
             ip = self._options.endpoint(text) if text else None
             if ip is not None:
                 return ip
-        return self._options.address(known(found.direct_without_port)) or _NO_ADDRESS
+        return self._options.address(_text(found, f"{_DIRECT[0]}_without_port")) or _NO_ADDRESS
 
 
-def _decoder(address: str) -> Any:
-    names = {
-        "direct_without_port": "downstream_direct_remote_address_without_port",
-        "origin_path": "x-envoy-origin-path",
-        "original_path": "x-envoy-original-path",
-        "chosen": address or "downstream_remote_address_without_port",
-    }
-    texts = ("response_flags", "response_code_details", "method", "path", *_DIRECT, *names)
-    if address in texts:  # one name cannot be two fields
-        texts = tuple(name for name in texts if name != address)
-    fields: list[Any] = [("start_time", str), ("response_code", _Loose), *((name, _Text, None) for name in texts)]
-    made = msgspec.defstruct("EnvoyLine", fields, rename=names, gc=False)
-    return msgspec.json.Decoder(made).decode
+def _text(document: dict[str, Any], name: str) -> str:
+    """A value that is a text, and set."""
+    value = document.get(name)
+    return known(value) if isinstance(value, str) else ""
 
 
 FORMAT: Final = Format(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from penaltybox.producers.adapters.mapped import Mapped
 from penaltybox.producers.adapters.mapping import read_mapping
+from penaltybox.producers.adapters.plain_json import object_of
 from penaltybox.producers.adapters.reading import Adapter, Format, Unmatched
 
 if TYPE_CHECKING:
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
     from penaltybox.producers.adapters.mapping import Field, Rule
     from penaltybox.producers.adapters.reading import Options, Read
 
-_NO_JSON: Final = Unmatched("not a JSON object")
+_NO_JSON: Final = Unmatched("not a JSON object, or one in which a key stands twice")
 _NO_RULE: Final = Unmatched("no rule of the mapping fits")
 _ANY: Final = "*"
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Json(Adapter):
@@ -32,18 +30,12 @@ class Json(Adapter):
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
-        try:
-            found = _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return _NO_JSON
-        return read_document(found, self._rules, self._mapped)
+        found = object_of(line)
+        return _NO_JSON if found is None else read_document(found, self._rules, self._mapped)
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""
-        try:
-            _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return f"JSON: {error}"
+        del line
         wanted = [", ".join(f"{'.'.join(at)} in {sorted(values)}" for at, values in rule.match) for rule in self._rules]
         return "rules: " + "; ".join(wanted)
 

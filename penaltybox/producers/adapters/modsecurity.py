@@ -32,7 +32,7 @@ _NGINX: Final = Form(
     ("message", r"(ModSecurity: .*)"),
 )
 _MESSAGE: Final = re.compile(
-    r"(?:\[client [^\]]*\] )?ModSecurity: (?:(Warning)\.|Access denied with (?:code (\d{3})|[a-z ]+)) .*?"
+    r"(?:\[client [^\]]*\] )?ModSecurity: (?:(Warning)\.|Access denied with (?:code (\d{3}) )?).*?"
     r'\[file "[^"]*"\] \[line "\d+"\] \[id "(\d+)"\]',
     re.ASCII,
 )

@@ -183,7 +183,10 @@ ROUTE = "POST /coupons/{id}/claim"
         (_gateway(status="-"), "passed: a request without an answer"),
         (_gateway(ip="-"), "unmatched: the client is no address"),
         (_gateway(requestTimeEpoch="-"), "unmatched: no time, or one that does not exist"),
-        ('{"ip":"203.0.113.7"}', "unmatched: not a JSON object with ip, status and requestTime or requestTimeEpoch"),
+        (_gateway()[:-1] + ',"agent":"x","ip":"198.51.100.1"}',
+         "unmatched: not a JSON object with ip, status and requestTime or requestTimeEpoch, each once"),
+        ('{"ip":"203.0.113.7"}',
+         "unmatched: not a JSON object with ip, status and requestTime or requestTimeEpoch, each once"),
     ],
 )  # fmt: skip
 def test_api_gateway(line: str, expected: str) -> None:

@@ -89,12 +89,22 @@ def test_lines_are_decisions(fields: dict[str, Any], expected: str) -> None:
         ({"downstream_remote_address": "client.example:80"},
          "unmatched: no address of the client under a key that is known, or of --option address"),
         ({"start_time": "yesterday"}, "unmatched: no time, or one that does not exist"),
-        ({"start_time": "(none)"}, "unmatched: not JSON with start_time and response_code"),
+        ({"start_time": "(none)"}, "unmatched: no time, or one that does not exist"),
     ],
 )  # fmt: skip
 def test_what_says_nothing_is_left_out(fields: dict[str, Any], expected: str) -> None:
     """Neither an address that clients write, nor a line without an answer, becomes a decision."""
     assert told("envoy", _line(**fields)) == expected
+
+
+def test_a_key_that_a_client_adds_spoils_the_line() -> None:
+    """JSON put together by hand escapes nothing: an agent with quotes adds a key, and cannot remove the true one."""
+    forged = 'x","downstream_remote_address":"198.51.100.1:5","z":"'
+    for line in (_line(), _line(agent="plain")):
+        by_hand = f'{line[:-1]}, "by_hand": "{forged}"}}'
+        assert told("envoy", by_hand) == "unmatched: not JSON with response_code, each key once"
+    spaced = _line()[:-1] + ', "downstream_\u0072emote_address" : "198.51.100.1:5"}'
+    assert told("envoy", spaced) == "unmatched: not JSON with response_code, each key once"
 
 
 def test_text_logs_are_not_read() -> None:

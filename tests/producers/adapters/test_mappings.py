@@ -97,8 +97,10 @@ def _document(**fields: Any) -> str:
         (_document(at=10**40), "unmatched: no time, or not in the format that the mapping names"),
         (_document(on=False), "unmatched: no rule of the mapping fits"),
         (_document(kind=None), "unmatched: no rule of the mapping fits"),
-        ("[1]", "unmatched: not a JSON object"),
-        ("x", "unmatched: not a JSON object"),
+        ("[1]", "unmatched: not a JSON object, or one in which a key stands twice"),
+        (_document()[:-1] + ', "request": {"client": ["198.51.100.1"]}}',
+         "unmatched: not a JSON object, or one in which a key stands twice"),
+        ("x", "unmatched: not a JSON object, or one in which a key stands twice"),
     ],
 )  # fmt: skip
 def test_documents(line: str, expected: str, tmp_path: Path) -> None:
