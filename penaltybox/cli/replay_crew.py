@@ -199,7 +199,9 @@ async def crew_of(job: Job, made: Prepared, plan: Sequence[Share], *, watched: b
     try:
         for _ in plan:
             command = [sys.executable, "-m", "penaltybox.cli.replay_shard"]
-            hands.append(_Hand(await asyncio.create_subprocess_exec(*command, stdin=_PIPE, stdout=_PIPE)))
+            # A session of its own: what the terminal sends ends us, and that ends it.
+            process = asyncio.create_subprocess_exec(*command, stdin=_PIPE, stdout=_PIPE, start_new_session=True)
+            hands.append(_Hand(await process))
         yield Crew(hands, made, starts)
     finally:
         for hand in hands:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import sys
 import time
 from array import array
@@ -84,10 +84,11 @@ def _print(note: Note) -> None:
 
 def main() -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us ends us
     part = msgspec.json.decode(sys.stdin.buffer.read(), type=Part)
     try:
         _print(asyncio.run(run_part(part)))
+    except BrokenPipeError:
+        os._exit(1)  # who started us is gone, so nobody is left to tell
     except PenaltyboxError as error:
         _print(Note(error=str(error)))
     except Exception as error:  # noqa: BLE001 - the parent makes a sentence of it

@@ -159,7 +159,9 @@ async def _run(parts: list[Part], report: Callable[[Progress], None] | None) -> 
     try:
         for _ in parts:
             command = [sys.executable, "-m", "penaltybox.cli.replay_part"]
-            one = await asyncio.create_subprocess_exec(*command, stdin=_PIPE, stdout=_PIPE, limit=_LINE_BYTES)
+            one = await asyncio.create_subprocess_exec(
+                *command, stdin=_PIPE, stdout=_PIPE, limit=_LINE_BYTES, start_new_session=True
+            )
             processes.append(one)  # one by one, so that each that was started is ended below
         async with asyncio.TaskGroup() as group:
             tasks = [

@@ -6,7 +6,7 @@ did (`processors/replay/frames.py`). It reads no source and asks no server.
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from typing import BinaryIO, Literal
 
@@ -93,16 +93,28 @@ def _body(stream: BinaryIO) -> bytes | None:
 
 def main() -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; ours is to end when our input does
     answers = sys.stdout.buffer
     try:
         with collector_off():
-            step(sys.stdin.buffer, answers)
+            failed = _failure(answers)
+        if failed:
+            answers.write(framed(Failed(failed)))
+        answers.flush()
+    except BrokenPipeError:
+        os._exit(1)  # who started us is gone, so nobody is left to tell
+
+
+def _failure(answers: BinaryIO) -> str:
+    """Steps all; the sentence about why it could not, else empty."""
+    try:
+        step(sys.stdin.buffer, answers)
+    except BrokenPipeError:
+        raise
     except PenaltyboxError as error:
-        answers.write(framed(Failed(str(error))))
+        return str(error)
     except Exception as error:  # noqa: BLE001 - the parent makes a sentence of it
-        answers.write(framed(Failed(f"a process of the replay failed: {error!r}. Try again with --processes 1.")))
-    answers.flush()
+        return f"a process of the replay failed: {error!r}. Try again with --processes 1."
+    return ""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.errors import NoAnswerInTime, StoreUnavailable
 from penaltybox.processors.engine import HELD, Handling
 from penaltybox.processors.state import SubjectState, decode_state
 from penaltybox.processors.writer import next_nonce, write_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penaltybox.sinks.subject_store import SubjectStore
 
 ATTEMPTS: Final = 20
+PATIENCE: Final = 4
+"""So often a chunk may meet the deadline of a Redis that is slow for a moment; then it is away."""
 CHUNK: Final = 1000
 """Subjects that are read, stepped and written together: some 30 ms, after which progress is told."""
 
@@ -56,31 +58,48 @@ async def execute_all(
             stays, and doing it again with `unless` leaves it alone.
         GenerationMismatch: the store was wiped or swapped.
     """
-    written = kept = 0
+    done = Executed(0, 0)
     for start in range(0, len(commands), CHUNK):
         todo = {command.subject: command for command in commands[start : start + CHUNK]}
-        for _ in range(ATTEMPTS):
-            at_ms = now_ms()
-            writes = []
+        written, kept = await _execute_chunk(engine, store, todo, now_ms, unless)
+        done = Executed(done.written + written, done.kept + kept)
+        progress(sum(done))
+    return done
+
+
+async def _execute_chunk(
+    engine: Engine,
+    store: SubjectStore,
+    todo: dict[str, Command],
+    now_ms: Callable[[], int],
+    unless: Callable[[SubjectState, Command], bool],
+) -> Executed:
+    """The commands of one chunk, by subject. A store that is slow for a moment is asked again."""
+    written = kept = slow = 0
+    for _ in range(ATTEMPTS):
+        at_ms, held, writes = now_ms(), 0, []
+        try:
             for (subject, command), blob in zip(todo.items(), await store.read(list(todo)), strict=True):
                 state = SubjectState.fresh(subject) if blob is None else decode_state(blob, subject)
                 if unless(state, command) or engine.apply_command(state, command, Handling(at_ms)) == HELD:
-                    kept += 1
+                    held += 1
                     continue
                 writes.append(write_of(engine, state, engine.marks(state, at_ms), at_ms, next_nonce()))
             results = await store.write(writes)
-            todo = {
-                write.subject: todo[write.subject]
-                for write, result in zip(writes, results, strict=True)
-                if not isinstance(result, Written)
-            }
-            written += len(writes) - len(todo)
-            if not todo:
-                break
-        else:
-            raise StoreUnavailable(f"{len(todo)} subjects are written too often by others: tried {ATTEMPTS} times")
-        progress(written + kept)
-    return Executed(written, kept)
+        except NoAnswerInTime:
+            slow += 1
+            if slow == PATIENCE:
+                raise
+            continue  # what was written after all is held the next time
+        todo = {
+            write.subject: todo[write.subject]
+            for write, result in zip(writes, results, strict=True)
+            if not isinstance(result, Written)
+        }
+        written, kept = written + len(writes) - len(todo), kept + held
+        if not todo:
+            return Executed(written, kept)
+    raise StoreUnavailable(f"{len(todo)} subjects are written too often by others: tried {ATTEMPTS} times")
 
 
 async def execute(engine: Engine, store: SubjectStore, command: Command, now_ms: int) -> list[Penalty]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.errors import NoAnswerInTime, StoreUnavailable
 from penaltybox.contracts.events import Command
-from penaltybox.processors.hand import execute
+from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.processors.engine import Engine
+from penaltybox.processors.hand import execute, execute_all
 from penaltybox.processors.state import decode_state, encode_state
 from penaltybox.processors.writer import next_nonce
 from penaltybox.sinks.memory_store import MemorySubjectStore
 from penaltybox.sinks.subject_store import Write
 from tests.processors.worker_driver import T0, Rig, denials
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penaltybox.sinks.subject_store import WriteResult
 
 
 def unban(at: int, **fields: object) -> Command:
@@ -71,3 +80,35 @@ async def test_a_lift_of_nothing_says_so() -> None:
     (penalty,) = await execute(rig.worker._engine, rig.store, unban(rig.clock.ms), rig.clock.ms)
     assert penalty.action == "lift"
     assert "lifts" not in penalty.evidence
+
+
+class SlowStore(MemorySubjectStore):
+    """Does what it is asked, and answers some of the writes too late."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__(lambda: T0)
+        self.late = late
+
+    async def write(self, writes: Sequence[Write]) -> list[WriteResult]:
+        done = await super().write(writes)
+        if self.late:
+            self.late -= 1
+            raise NoAnswerInTime("Redis at 127.0.0.1:1 did not answer within 2 s.")
+        return done
+
+
+async def test_many_steps_outlast_a_slow_store() -> None:
+    """A store that is slow for a moment is asked again, and nobody is banned twice; one that stays slow ends it."""
+    bans = [
+        Command(id=f"b{n}", ts=T0, verb="ban", subject=f"user:u{n}", actor="alice", reason="list", level="5m")
+        for n in range(30)
+    ]
+    engine = Engine(parse_policy(BLOCKING))
+    store = SlowStore(3)
+    done = await execute_all(engine, store, bans, lambda: T0)
+    assert done.written + done.kept == 30
+    blobs = await store.read([one.subject for one in bans])
+    states = [decode_state(blob, one.subject) for blob, one in zip(blobs, bans, strict=True) if blob is not None]
+    assert [len(state.outbox) for state in states] == [1] * 30
+    with pytest.raises(NoAnswerInTime):
+        await execute_all(engine, SlowStore(4), bans, lambda: T0)
