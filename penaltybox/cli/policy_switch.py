@@ -36,7 +36,12 @@ def apply(
         str, typer.Option(metavar="kafka|FILE", help="Recorded traffic, as replay takes it; of a file all of it.")
     ] = "kafka",
     most: Annotated[
-        float, typer.Option(min=0, max=100, help="Refuse if more percent of the subjects of a dimension were denied.")
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Refuse if more percent of the subjects of a dimension, or of allowed requests, were denied.",
+        ),
     ] = 10,
     force: Annotated[bool, typer.Option("--force", help="Apply it even so.")] = False,
     yes: Yes = False,

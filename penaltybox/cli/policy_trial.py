@@ -121,7 +121,7 @@ def trial_of(
     if not quiet:
         finish(result, diff, as_json=False)
     shares = census.shares()
-    return Trial(result, shares, _refusal(shares, most))
+    return Trial(result, shares, _refusal(shares, most) or limits_refusal(result.candidate.limits or {}, most))
 
 
 def _refusal(shares: list[Share], most: float) -> str:
@@ -132,6 +132,23 @@ def _refusal(shares: list[Share], most: float) -> str:
                 f"({one.percent:.1f} %; {one.denied_before:,} under the policy in force), and --most allows {most:g} %."
             )
     return ""
+
+
+def limits_refusal(answers: Mapping[str, int], most: float) -> str:
+    """A sentence if changed limits would have refused too many of the requests that were allowed.
+
+    Args:
+        answers: what they answered, as in a replay's result.
+        most: percent.
+    """
+    refused = answers.get("newly_refused", 0)
+    before = answers.get("allowed", 0) - answers.get("newly_allowed", 0) + refused
+    if not before or refused < FEW or 100 * refused / before <= most:
+        return ""
+    return (
+        f"its limits would have refused {refused:,} of {before:,} requests that were allowed "
+        f"({100 * refused / before:.1f} %), and --most allows {most:g} %."
+    )
 
 
 def shown_trial(trial: Trial) -> None:

@@ -115,6 +115,25 @@ def test_a_policy_that_bans_everybody_is_refused(call: Callable[..., Any], tmp_p
     assert call(*trying, "--force").exit_code == 0
 
 
+def test_limits_that_refuse_everybody_are_refused(call: Callable[..., Any], tmp_path: Path) -> None:
+    """A limit with a digit too few bans nobody, but would have refused most of what was allowed: that is tried, too."""
+    allowed = [
+        msgspec.structs.replace(denial(n, user=f"u{n % 5}"), action="allow", reason=None, violated=())
+        for n in range(100)
+    ]
+    (tmp_path / "traffic.jsonl").write_bytes(b"\n".join(map(encode, allowed)) + b"\n")
+    (tmp_path / "tight.yaml").write_text(
+        "limits: {coupon_claim: {user: [{name: daily, limit: 2, window: 1d}]}}\nrules: {}\n"
+    )
+    call("apply", "policy.yaml", *QUICK)
+    trying = ("apply", "tight.yaml", *WHY, "--yes", "--source", "traffic.jsonl")
+    refused = call(*trying)
+    assert refused.exit_code == 3
+    said = " ".join(refused.stderr.split())
+    assert "its limits would have refused 90 of 100 requests that were allowed (90.0 %), and --most allows 10 %" in said
+    assert call(*trying, "--most", "95").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
