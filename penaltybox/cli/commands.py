@@ -28,6 +28,7 @@ from penaltybox.cli import (
     pauses,
     policy,
     quota,
+    rate_limit_service,
     replay,
     report,
     restore,
@@ -65,6 +66,7 @@ app.command("tune", rich_help_panel=_RULES)(tune.tune)
 app.command("setup", rich_help_panel=_RUN)(setup.setup)
 app.command("run", rich_help_panel=_RUN)(roles.run)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
+app.command("envoy", rich_help_panel=_RUN)(rate_limit_service.envoy)
 app.add_typer(enforce.app, name="enforce", rich_help_panel=_RUN)
 app.command("console", rich_help_panel=_RUN)(console_page.console)
 app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOT_BY_HAND: Final = {
     "allow check", "allow list", "audit", "blocks export", "blocks list", "clean", "console", "dead-letters show",
-    "demo", "doctor", "enforce apache", "enforce file", "enforce haproxy", "enforce nginx",
+    "demo", "doctor", "enforce apache", "enforce file", "enforce haproxy", "enforce nginx", "envoy",
     "explain", "export cloudevents", "export ocsf", "ingest FORMAT", "ingest combined", "ingest formats", "keys",
     "policy check",
     "policy diff", "policy history", "policy show", "policy test", "quota show", "replay",

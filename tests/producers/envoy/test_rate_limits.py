@@ -1,0 +1,134 @@
+"""The rate limit service asked by a real gRPC client, on a limiter in memory; and beside another service."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from penaltybox.contracts.clock import now_ms
+from penaltybox.contracts.decoding import decode_decision
+from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import Decision, encode
+from penaltybox.contracts.policy_file import parse_policy
+from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.producers.envoy.grpc_server import other_service, served
+from penaltybox.producers.envoy.rate_limits import RateLimits, Tee, asked_by
+from penaltybox.producers.envoy.wire import Question, Status, read_answer, write_answer, write_question
+from penaltybox.producers.memory import MemoryLimiter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+POLICY = parse_policy(
+    "limits: {web: {ip: [{name: pages, limit: 2, window: 1d}]}, "
+    "spin: {user: [{name: few, limit: 1, window: 1d, answer: shadow}]}}"
+)
+WORD = "a word of ours"
+METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+
+class Published(list[Decision]):
+    def offer(self, record: Any) -> None:
+        self.append(decode_decision(encode(record), now_ms(), Canonicaliser()))
+
+
+@pytest.fixture
+def published() -> Published:
+    return Published()
+
+
+@asynccontextmanager
+async def asking(answer: Callable[[bytes], Awaitable[bytes]], **more: Any) -> AsyncIterator[Any]:
+    """A client of a server that answers so."""
+    async with (
+        served(answer, "127.0.0.1", 0, **more) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield channel.unary_unary(METHOD)
+
+
+def question(*descriptors: dict[str, str], domain: str = "web", hits: int = 1) -> bytes:
+    return write_question(Question(domain, tuple(tuple(one.items()) for one in descriptors), hits))
+
+
+async def test_the_limiter_answers(published: Published) -> None:
+    """Allowed, then over the limit with its figures for each descriptor; hits are the cost; it is published."""
+    limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)
+    address = {"remote_address": "192.0.2.1"}
+    async with asking(limits.answer) as ask:
+        for left in (1, 0):
+            over, (status,) = read_answer(await ask(question(address)))
+            assert (over, status.over, status.limit, status.remaining) == (False, False, 2, left)
+        raw = await ask(question(address, {"device": "d1"}))
+        over, statuses = read_answer(raw)
+        assert (over, [status.over for status in statuses]) == (True, [True, True])
+        assert b"retry-after" in raw
+        assert b"quota-exceeded" in raw  # the problem, for the client
+        assert read_answer(await ask(question({"remote_address": "192.0.2.2"}, hits=3)))[0]
+        assert b"shadow" not in await ask(question({"user": "u"}, domain="spin"))
+        shadowed = await ask(question({"user": "u", "scenario": "spin"}))
+        assert (read_answer(shadowed)[0], b"shadow" in shadowed) == (False, True)
+    assert [one.action for one in published] == ["allow", "allow", "deny", "deny", "allow", "shadow"]
+    assert published[2].subjects == {"ip": "192.0.2.1", "device": "d1"}
+    assert published[2].violated == ("ip:pages",)
+
+
+async def test_who_may_ask(published: Published) -> None:
+    """The secret is wanted as metadata; nonsense and an unknown scenario are refused, not answered."""
+    limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)
+    async with asking(limits.answer, secret=WORD) as ask:
+        for metadata in ((), (("x-penaltybox-secret", "another"),)):
+            with pytest.raises(grpc.aio.AioRpcError, match="secret"):
+                await ask(question(), metadata=metadata)
+        mine = (("x-penaltybox-secret", WORD),)
+        for raw in (b"\xff", question({"scenario": "sipn"})):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await ask(raw, metadata=mine)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert list(published) == []
+    async with served(limits.answer, "127.0.0.1", 0) as port:
+        with pytest.raises(ConfigurationError, match="cannot listen"):
+            async with served(limits.answer, "127.0.0.1", port):
+                pass
+
+
+async def test_beside_another_service(published: Published) -> None:
+    """Its answer goes back as it came; what it decided is told, with what was over; its failure stays one."""
+    answers = [
+        write_answer(over=False, statuses=[Status(False, 10, 60, 9), Status(False)]) + b"\x92\x03\x01x",
+        write_answer(over=True, statuses=[Status(False, 10, 60, 3), Status(True, 5, 3600, 0)]),
+        b"\xff",
+    ]
+
+    async def other(_: bytes) -> bytes:
+        return answers[0]
+
+    asked = question({"remote_address": "192.0.2.1"}, {"user": "u", "generic_key": "x"})
+    async with served(other, "127.0.0.1", 0) as port, other_service(f"127.0.0.1:{port}") as through:
+        tee = Tee(through, published, lambda name: name == "web")
+        async with asking(tee.answer) as ask:
+            while answers:
+                assert await ask(asked) == answers[0]
+                answers.pop(0)
+    assert [(one.action, one.violated, one.scenario) for one in published] == [
+        ("allow", (), "web"), ("deny", ("user:5_per_3600s",), "web"),
+    ]  # fmt: skip
+    assert published[1].subjects == {"ip": "192.0.2.1", "user": "u"}
+    async with other_service("127.0.0.1:1") as through, asking(Tee(through, published, bool).answer) as ask:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await ask(asked)
+        assert failed.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def test_whose_a_descriptor_is() -> None:
+    """Envoy's own keys that stand for nobody are nobody; names that are no dimension too."""
+    given = {
+        "generic_key": "a", "header_match": "b", "masked_remote_address": "192.0.2.0/24", "Not A Dimension": "c",
+        "remote_address": "192.0.2.1", "user": "u", "device": "", "route": "GET /x",
+    }  # fmt: skip
+    asked = asked_by(Question("elsewhere", (tuple(given.items()),), 2), lambda name: name == "web")
+    assert asked == ({"ip": "192.0.2.1", "user": "u"}, "", "GET /x", 2)
