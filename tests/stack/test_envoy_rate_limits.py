@@ -60,6 +60,8 @@ def test_envoy_asks(redis_server: RedisServer, fresh_prefix: str, tmp_path: Path
             first, second, third = (fetch(envoy.port, "/a", source="127.0.0.81") for _ in range(3))
             assert (first.status, first.body) == (200, b"GET /a allow "), envoy.log + log.read_text()
             assert first.headers["ratelimit"].startswith('"ip:pages";r=1;t=')
+            forged = {"X-Penaltybox-Action": "shadow"}
+            assert fetch(envoy.port, "/login", source="127.0.0.84", headers=forged).body == b"GET /login allow "
             assert (second.status, third.status) == (200, 429)
             assert int(third.headers["retry-after"]) > 0
             assert b"quota-exceeded" in third.body
@@ -69,7 +71,6 @@ def test_envoy_asks(redis_server: RedisServer, fresh_prefix: str, tmp_path: Path
                 assert got.status == status
             service.terminate()
             assert service.wait(30) == 0, log.read_text()
-            forged = {"X-Penaltybox-Action": "shadow"}
             assert fetch(envoy.port, "/a", source="127.0.0.81", headers=forged).body == b"GET /a None "
     finally:
         service.kill()
