@@ -59,12 +59,16 @@ class Progress(msgspec.Struct, kw_only=True):
         if not decisions:
             return
         self.decisions += len(decisions)
-        for (action, enforced), count in Counter(map(_outcome, decisions)).items():
-            (self.actions if enforced else self.would_have)[action] += count
+        if all(map(_enforced, decisions)):
+            self.actions.update(map(_action, decisions))
+        else:
+            self.actions.update(one.action for one in decisions if one.enforced)
+            self.would_have.update(one.action for one in decisions if not one.enforced)
         times = list(map(_ts, decisions))
         self.last_ms = max(self.last_ms, *times)
         self.first_ms = min(self.first_ms or times[0], *times)
 
 
-_outcome: Final = attrgetter("action", "enforced")
+_action: Final = attrgetter("action")
+_enforced: Final = attrgetter("enforced")
 _ts: Final = attrgetter("ts")

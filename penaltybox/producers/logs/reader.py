@@ -85,7 +85,7 @@ class LogReader:
         return found
 
     def _read(self, starts: list[int], lines: list[bytes], found: list[Found]) -> None:
-        read, longest = self._adapter.read, self._adapter.longest
+        read, longest, allowed, decision = self._adapter.read, self._adapter.longest, self._allowed, self._decision
         for start, raw in zip(starts, lines, strict=True):
             line = raw.rstrip(b"\r")
             if self._identity is None and _identifies(line):
@@ -93,22 +93,26 @@ class LogReader:
             said = read(line) if len(line) <= longest else _TOO_LONG
             if isinstance(said, Unmatched):
                 said = self._inside(line, said)
-            if isinstance(said, Reading):
-                self._take(said, start, line, 0, found)
-            elif isinstance(said, Passed):
-                self._progress.passed[said.why] += 1
-            elif isinstance(said, Unmatched):
-                if line:
-                    self._progress.refuse(said.why, line)
+            if isinstance(said, Reading) and (allowed or said.action != "allow"):
+                found.append(Found(said.ts_ms, start, decision(said, start, line, 0)))
             else:
-                for number, one in enumerate(said):
-                    self._take(one, start, line, number, found)
+                self._count(said, start, line, found)
 
-    def _take(self, said: Reading, start: int, line: bytes, number: int, found: list[Found]) -> None:
-        if said.action == "allow" and not self._allowed:
+    def _count(self, said: Read, start: int, line: bytes, found: list[Found]) -> None:
+        """A line that is not exactly one decision."""
+        if isinstance(said, Passed):
+            self._progress.passed[said.why] += 1
+        elif isinstance(said, Unmatched):
+            if line:
+                self._progress.refuse(said.why, line)
+        elif isinstance(said, Reading):
             self._progress.passed[ALLOWED] += 1
         else:
-            found.append(Found(said.ts_ms, start, self._decision(said, start, line, number)))
+            for number, one in enumerate(said):
+                if one.action == "allow" and not self._allowed:
+                    self._progress.passed[ALLOWED] += 1
+                else:
+                    found.append(Found(one.ts_ms, start, self._decision(one, start, line, number)))
 
     def _inside(self, line: bytes, said: Unmatched) -> Read:
         inner = None if said is _TOO_LONG else unwrapped(line)

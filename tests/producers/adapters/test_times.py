@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.producers.adapters.times import Times
@@ -21,6 +21,7 @@ def ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
+@settings(deadline=None)
 @given(INSTANTS, OFFSETS)
 def test_times_with_an_offset(instant: datetime, minutes: int) -> None:
     """Whatever offset a time is written with, it is the same instant; fractions count to the millisecond."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.producers.logs import blocks
@@ -23,6 +23,7 @@ def _placed(found: list[Block]) -> list[tuple[int, bytes]]:
     return placed
 
 
+@settings(deadline=None)
 @given(PIECES)
 def test_lines_are_the_same_however_they_come(pieces: list[bytes]) -> None:
     """Each line has its offset, whatever the reads were cut into; what has no newline is held until the end."""
@@ -37,6 +38,7 @@ def test_lines_are_the_same_however_they_come(pieces: list[bytes]) -> None:
     assert all(data[start : start + len(line)] == line for start, line in placed)
 
 
+@settings(deadline=None)
 @given(PIECES, st.integers(min_value=1, max_value=9))
 def test_backwards_gives_the_same_lines(pieces: list[bytes], size: int) -> None:
     """From the end, in blocks of any size, the lines and offsets are those of the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penaltybox.producers.logs import ordering
@@ -16,6 +16,7 @@ class _At(NamedTuple):
     number: int = 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 200), max_size=8), max_size=8))
 def test_within_lateness_all_is_sorted(runs: list[list[int]]) -> None:
     """Nothing is lost; what is not late comes in order; equal times keep theirs."""
