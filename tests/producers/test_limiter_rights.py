@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,10 @@ import msgspec
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.keyspace import slot_of
 from penaltybox.links.connections import open_link, parse_endpoint
+from penaltybox.producers.feed.feed import Feed
+from penaltybox.sinks.blocklist import Blocklist
 from tests.producers.limiters import policy, request, rig_on
 from tests.redis_servers import BINARIES, CLUSTERING, Cluster, Server, single
 
@@ -29,14 +33,14 @@ LIMITS = """
 
 
 def guard(server: Server) -> None:
-    (line,) = re.findall(r"^ACL SETUSER penaltybox-limiter .*$", PAGE, re.MULTILINE)
-    assert server.call(*line.split()) == b"OK"
+    for line in re.findall(r"^ACL SETUSER penaltybox-(?:limiter|enforcer) .*$", PAGE, re.MULTILINE):
+        assert server.call(*line.split()) == b"OK"
     server.call("ACL", "SETUSER", "default", "off")
 
 
 @pytest.fixture(params=[*BINARIES, *(["cluster"] if CLUSTERING else [])])
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A server, or a cluster, with the page's limiter and no other user."""
+    """A server, or a cluster, with the page's limiter and enforcer and no other user."""
     kind = request.param
     started: Any = Cluster(str(CLUSTERING), tmp_path) if kind == "cluster" else single(BINARIES[kind], tmp_path)
     for server in started.servers if kind == "cluster" else [started]:
@@ -81,4 +85,21 @@ async def test_a_limiter_can_do_all_its_work_and_no_more(guarded: Any) -> None:
         for command in refused:
             with pytest.raises(ConfigurationError, match="NOPERM"):
                 await link.exchange([command])
+        await link.close()
+
+
+async def test_an_enforcer_can_follow_and_no_more(guarded: Any) -> None:
+    """The whole list, blocks and ranges, over a subscription of its own; nothing can be written."""
+    link = open_link(parse_endpoint(url(guarded, "enforcer")))
+    feed = Feed(link, Blocklist(link))
+    try:
+        await feed.ready()
+        async with aclosing(feed.follow(wait_s=0)) as pieces:
+            lines = b"".join([piece async for piece in pieces]).splitlines()
+        assert [b'"op":"resync"' in lines[0], b'"op":"synced"' in lines[-1]] == [True, True], lines
+        await feed._marks.all_of(["user:u", "ip:192.0.2.1"])
+        with pytest.raises(ConfigurationError):
+            await link.exchange([("SET", "pbx:{user:u}:block", "{}")], [slot_of("user:u")])
+    finally:
+        await feed.close()
         await link.close()

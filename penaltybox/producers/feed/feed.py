@@ -92,6 +92,7 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
         self._syncing = 0
         self._stopped = False
+        self._told = False
         self.streams = 0
         """Answers that are being given."""
 
@@ -163,8 +164,11 @@ class Feed:
             self._work.clear()
             try:
                 await self._look()
+                self._told = False
             except PenaltyboxError as error:
-                _log.warning("the feed cannot look up what changed, and tries again: %s", error)
+                if not self._told:
+                    self._told = True
+                    _log.warning("the feed cannot look up what changed, and tries again: %s", error)
                 await asyncio.sleep(_AGAIN_S)
                 self._work.set()
             except Exception:  # noqa: BLE001 - whatever it is, no enforcer may go on as if it knew everything
@@ -254,7 +258,7 @@ class Feed:
                     for at in range(len(whole.chunks)):
                         yield whole.lines(at)
                     yield encoded(Line("synced", now=now_ms(), cursor=f"{epoch}-{position}"))
-                except StoreUnavailable as error:
+                except PenaltyboxError as error:
                     yield self._again(str(error))
                     return
                 finally:

@@ -58,8 +58,8 @@ class HttpSource:
                 whole, end, rest = (rest + piece).rpartition(b"\n")
                 if end:
                     yield whole + end
-        except asyncio.IncompleteReadError as error:
-            raise StoreUnavailable(f"{self.where}: the answer broke off.") from error
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise StoreUnavailable(f"{self.where}: the answer broke off, or is none.") from error
         finally:
             writer.close()
 
