@@ -75,7 +75,7 @@ def test_changes_come_as_they_happen_and_a_restart_forces_a_resync(
         assert [one["op"] for one in poll(service, cursor)] == ["beat"]
         started = time.monotonic()
         code, log = service.stop()
-        assert time.monotonic() - started < 8  # calls under way get ten seconds
+        assert time.monotonic() - started < 15  # calls under way get twenty seconds
         assert (code, "ERROR" in log) == (0, False), log
         assert [one["op"] for one in lines][-1] == "again"
     with DecisionService(settings, policy) as again:

@@ -106,7 +106,7 @@ async def lone(feed: Feed, since: str = "", wait_s: float = 0) -> list[Line]:
 
 
 async def test_a_ban_and_an_unban_reach_an_enforcer(rig: Rig) -> None:
-    """An unban within a second, on every kind of server, as the subject store writes it; who is denied and challenged is told as both."""
+    """An unban within a second, on every kind of server, as the store writes it; who is both is told as both."""
     store = RedisSubjectStore(rig.link, prefix=rig.keyspace.prefix)
     async with feed_on(rig) as feed, Enforcer(feed) as enforcer:
         marks = (block(FOR_GOOD), Mark("challenge", FOR_GOOD, now_ms() + 60_000))
