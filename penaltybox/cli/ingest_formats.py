@@ -170,7 +170,8 @@ def formats(*, as_json: AsJson = False) -> None:
         out.print(f"[bold]{name}[/bold]  {SUMMARIES[name]}")
         for option, told in form.options.items():
             out.print(f"  --option {option}=…  {told}", markup=False)
-        out.print(f"  {form.examples[0].decode('utf-8', 'replace')}", markup=False, style="dim", soft_wrap=True)
+        shown = next(example for example in form.examples if not example.startswith(b"#"))
+        out.print(f"  {shown.decode('utf-8', 'replace')}", markup=False, style="dim", soft_wrap=True)
 
 
 class _Run:
