@@ -24,7 +24,7 @@ BENCHES = {
     "replay_kafka": ["replay_kafka"],
     "replay_rss_mb": ["replay_memory"],
     "limiter_three_dims": ["limiter_speed"],
-    "limiter_p50_ms": ["limiter_speed"],
+    "limiter_p50_ms": ["limiter_latency"],
     "ingest_nginx": ["ingest_lines"],
     "ingest_json": ["ingest_lines"],
     "console_first_paint_ms": ["console_paint"],

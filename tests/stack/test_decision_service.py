@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.producers.service.server import MAX_HEAD_BYTES, exposure
+from tests.redis_servers import free_port
 from tests.servers import fresh_name
 from tests.stack.decision_service import ROOT, DecisionService, fetch
 from tests.waiting import block_until
@@ -317,3 +319,26 @@ def test_the_command_does_not_open_a_port_to_everybody() -> None:
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "can be reached from other machines" in done.stderr
+
+
+def test_processes_divide_what_they_grant_without_redis(tmp_path: Path) -> None:
+    """With `failure: local` and `local_percent` 50 two processes together grant half a quota, not half of it each."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY.replace("deadline: 1s", "deadline: 1s, failure: local"))
+    away = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", kafka="127.0.0.1:1", local_percent=50)
+    with DecisionService(away, path, "--processes", "2") as service, ThreadPoolExecutor(8) as clients:
+        parent = psutil.Process(service.process.pid)
+        block_until(lambda: len(workers(parent)) == 2, 20, "two processes")
+
+        def granted() -> int:
+            return sum(one.count(200) for one in clients.map(lambda _: claims(service, 10), range(8)))
+
+        total = granted()
+
+        def both_have_granted() -> bool:
+            nonlocal total
+            total += granted()
+            return total >= 20
+
+        block_until(both_have_granted, 60, "both processes to have granted their share")
+        assert total + granted() + granted() == 20

@@ -42,7 +42,7 @@ end
 if customer or share ~= 10000 then put_in_force(question, HEAD, customer, ARGV[3], share) end
 -- Four numbers for each limit, which has more fields than that: a table that has its size need not grow.
 local reply = {0, now, established, unpack(question, HEAD + 1, HEAD + 4 * (#question - HEAD) / SIZE)}
-if check_all(question, HEAD, 1, cost, now, reply, 3) and cost > 0 then
+if check_all(question, HEAD, 1, cost, now, id, reply, 3) and cost > 0 then
   local longest = take_all(question, HEAD, 1, cost, now, id, reply, 3, taken)
   if taken and #taken > 0 then
     keep_record(record_key, min(longest, record_life), id, now, cost, record and record[4] or 1, taken)

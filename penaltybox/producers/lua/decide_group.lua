@@ -17,7 +17,7 @@ if found[2] or (found[3] and question[1] == 0) then return reply end
 
 local record, taken = recorded(found[1]), {}
 local skip = #reply
-if check_all(question, 1, 2, cost, now, reply, skip) and cost > 0 and limited then
+if check_all(question, 1, 2, cost, now, id, reply, skip) and cost > 0 and limited then
   local longest = take_all(question, 1, 2, cost, now, id, reply, skip, taken)
   if #taken > 0 then
     reply[1] = 1

@@ -60,7 +60,7 @@ local function draining(tag)
     end,
 
     -- A level that has been empty since the cost was taken owes nothing for it any more.
-    give = function(key, limit, window, _, cost, now, _, taken_at)
+    give = GIVES and function(key, limit, window, _, cost, now, _, taken_at)
       local level, time, since, empty_at = current(key, limit, window, now)
       if level > 0 and taken_at >= since then
         level = level - cost * window
@@ -70,6 +70,6 @@ local function draining(tag)
           call('DEL', key)
         end
       end
-    end,
+    end or nil,
   }
 end

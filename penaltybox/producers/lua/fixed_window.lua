@@ -44,11 +44,11 @@ do
       return left(limit, window, start, used, now)
     end,
 
-    give = function(key, _, window, _, cost, now, _, taken_at)
+    give = GIVES and function(key, _, window, _, cost, now, _, taken_at)
       local start, used = current(key, window, now)
       if used > 0 and taken_at - taken_at % window == start then
         store(key, window, start, max(0, used - cost), now)
       end
-    end,
+    end or nil,
   }
 end

@@ -61,7 +61,7 @@ do
       return left(limit, window, burst, state[1], state[2], now)
     end,
 
-    give = function(key, limit, window, _, cost, now, _, taken_at)
+    give = GIVES and function(key, limit, window, _, cost, now, _, taken_at)
       local backlog, time, since = current(key, limit, window, now)
       if backlog > 0 and taken_at >= since then
         backlog = backlog - cost * window
@@ -71,6 +71,6 @@ do
           call('DEL', key)
         end
       end
-    end,
+    end or nil,
   }
 end

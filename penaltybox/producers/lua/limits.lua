@@ -51,12 +51,12 @@ end
 
 -- Writes quota, wait, remaining and reset of each limit into the reply, behind `to`; returns whether all that are in
 -- force fit. What `take` wants to know stays in the limit's last field.
-local function check_all(limits, skip, key, cost, now, reply, to)
+local function check_all(limits, skip, key, cost, now, id, reply, to)
   local fits = true
   for at = skip + 1, #limits, SIZE do
     local quota = limits[at + 1]
     local wait, remaining, reset, known =
-      algorithms[limits[at]].check(KEYS[key], quota, limits[at + 2], limits[at + 3], cost, now)
+      algorithms[limits[at]].check(KEYS[key], quota, limits[at + 2], limits[at + 3], cost, now, id)
     reply[to + 1], reply[to + 2], reply[to + 3], reply[to + 4] = quota, wait, remaining, reset
     limits[at + 5] = known
     if wait ~= 0 and limits[at + 4] == 0 then fits = false end
@@ -72,7 +72,7 @@ local function take_all(limits, skip, key, cost, now, id, reply, to, taken)
     if reply[to + 2] == 0 then
       local name, quota, window, burst = limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
       reply[to + 3], reply[to + 4] =
-        algorithms[name].take(KEYS[key], quota, window, burst, cost, now, id, limits[at + 5])
+        algorithms[name].take(KEYS[key], quota, window, burst, cost, now, id, limits[at + 5], reply[to + 3], reply[to + 4])
       longest = max(longest, window)
       if taken then taken[#taken + 1] = {KEYS[key], name, quota, window, burst} end
     end

@@ -1,9 +1,10 @@
 -- What every algorithm needs. The files are joined in this order: prelude, draining, one per algorithm, the script.
 --
 -- An algorithm is a table of three functions; times in ms, `size` is the burst or the number of slots:
---   check(key, limit, window, size, cost, now)            -> wait (0: fits, NEVER: above the limit), remaining, reset,
---                                                            and what `take` wants to know
---   take(key, limit, window, size, cost, now, id, known)  -> remaining, reset; only after `check` of this key said 0
+--   check(key, limit, window, size, cost, now, id)  -> wait (0: fits, NEVER: above the limit), remaining, reset, and what
+--                                                      `take` wants to know
+--   take(key, limit, window, size, cost, now, id, known, remaining, reset)  -> remaining, reset; only after `check` of
+--                                                      this key said 0 and the last three
 --   give(key, limit, window, size, cost, now, id, taken_at)  gives back what `take` took with this id, cost and time
 -- `remaining` is the largest cost that fits now; `reset` is how long until all of the quota is there again.
 --
@@ -12,7 +13,8 @@
 -- by the next `take`. A key's time never runs backwards, but a step back by more than a window starts it afresh.
 -- Every written key has an end: when it counts for nothing any more, and SLACK later, for clocks that step back.
 --
--- All of this is set up at every call, and a function costs a tenth of a microsecond whether it is called or not.
+-- All of this is set up at every call, and a function costs a tenth of a microsecond whether it is called or not. So only
+-- the scripts that give back have `give`: their text starts with `local GIVES = true`.
 
 local algorithms = {}
 local NEVER, HUGE = -1, math.huge

@@ -35,60 +35,73 @@ do
     return low, found, base
   end
 
-  -- A log: what counts now, the key's time, that of its newest entry, the key's end, time of the oldest entry, the sum
-  -- before it, the sum of all. When nothing counts, only the first three, and whether there is a key to replace.
-  local function current(key, window, now)
-    local newest = read('LINDEX', key, -1)
+  -- Of a log whose newest entry does not say it all: the key's time, what counts now, the time of its newest entry, the
+  -- key's end, time of the oldest entry, the sum before it, the sum of all; and last, whether there is a key to replace.
+  local function searched(key, window, now, newest)
     local latest, before, cost, ends, oldest, gone = opened(newest)
     local time = latest and onward(latest, now, window)
-    if not time or latest <= time - window then return {0, time or now, now, newest ~= false} end
+    if not time or latest <= time - window then
+      time = time or now
+      return time, 0, now, 0, time, 0, 0, newest ~= false
+    end
     if oldest <= time - window then
       local place
       place, oldest, gone = first(key, time - window, 0, SUMS)
       call('LTRIM', key, place, -1)
     end
     local sum = before + cost
-    return {(sum - gone) % SUMS, time, latest, ends, oldest, gone, sum % SUMS}
-  end
-
-  local function left(limit, window, log, now)
-    return max(0, limit - log[1]), log[1] > 0 and log[3] + window - now or 0
+    return time, (sum - gone) % SUMS, latest, ends, oldest, gone, sum % SUMS
   end
 
   algorithms.sliding_window = {
-    check = function(key, limit, window, _, cost, now)
-      local log = current(key, window, now)
-      local wait, excess = 0, log[1] + cost - limit
+    -- `known` is the new entry; or, when more is to be done than to add it, a table of the entry, in how long the key is
+    -- to end, whether there is a key to replace, and the key's time.
+    check = function(key, limit, window, _, cost, now, id)
+      local newest = read('LINDEX', key, -1)
+      local tag, latest, sum, spent, ends, oldest, gone
+      if newest and #newest >= HEAD then tag, latest, sum, spent, ends, oldest, gone = unpacked(FORM, newest) end
+      local time, counted, stale = now, nil, nil
+      if tag == TAG and latest <= now and oldest > now - window then
+        sum = (sum + spent) % SUMS
+        counted = (sum - gone) % SUMS
+      else
+        time, counted, latest, ends, oldest, gone, sum, stale = searched(key, window, now, newest)
+      end
+      local wait, known = 0, nil
       if cost > limit then
         wait = NEVER
-      elseif cost > 0 and excess > 0 then
-        local _, at = first(key, HUGE, log[6], excess)
-        wait = at + window - now
+      elseif cost > 0 then
+        if counted + cost > limit then
+          local _, at = first(key, HUGE, gone, counted + cost - limit)
+          wait = at + window - now
+        else
+          local needed, life = time + window + SLACK, nil
+          if ends < needed then
+            ends = needed + floor(window / SPARE)
+            life = ends - now
+          end
+          known = pack(FORM, TAG, time, sum, cost, ends, oldest, gone) .. id
+          if life or stale or time ~= now then known = {known, life, stale, time} end
+        end
       end
-      local remaining, reset = left(limit, window, log, now)
-      return wait, remaining, reset, log
+      return wait, max(0, limit - counted), counted > 0 and latest + window - now or 0, known
     end,
 
-    take = function(key, limit, window, _, cost, now, id, log)
-      if cost > 0 then
-        local time, ends, sum = log[2], log[4], log[7]
-        if not sum then
-          if ends then call('DEL', key) end
-          ends, log[5], log[6], sum = 0, time, 0, 0
-        end
-        local needed = time + window + SLACK
-        local late = ends < needed
-        if late then ends = needed + floor(window / SPARE) end
-        call('RPUSH', key, pack(FORM, TAG, time, sum, cost, ends, log[5], log[6]) .. id)
-        if late then call('PEXPIRE', key, ends - now) end
-        log[1], log[3] = log[1] + cost, time
+    take = function(key, _, window, _, cost, now, _, known, remaining, reset)
+      if cost == 0 then return remaining, reset end
+      if type(known) == 'string' then
+        call('RPUSH', key, known)
+        return remaining - cost, window
       end
-      return left(limit, window, log, now)
+      if known[3] then call('DEL', key) end
+      call('RPUSH', key, known[1])
+      if known[2] then call('PEXPIRE', key, known[2]) end
+      return remaining - cost, known[4] + window - now
     end,
 
     -- Of several entries of this id and cost it is the oldest that was not taken before. The younger ones move up; the
     -- newest that is left tells what the newest told.
-    give = function(key, _, _, _, cost, _, id, taken_at)
+    give = GIVES and function(key, _, _, _, cost, _, id, taken_at)
       local place, found, texts = -1, nil, {}
       local text = read('LINDEX', key, place)
       local at, _, spent = opened(text)
@@ -110,6 +123,6 @@ do
       if found == -1 and opened(second) then put(-2, second, 0) end
       for younger = found + 1, -1 do put(younger - 1, texts[younger], cost) end
       call('RPOP', key)
-    end,
+    end or nil,
   }
 end

@@ -114,7 +114,7 @@ do
       return left(limit, window, counter, now)
     end,
 
-    give = function(key, _, window, slots, cost, _, _, taken_at)
+    give = GIVES and function(key, _, window, slots, cost, _, _, taken_at)
       local slot = floor(taken_at / ceil(window / slots))
       local used, oldest, latest, count = stored(key, window, slots, slot)
       if not used or slot < oldest or slot > latest then
@@ -125,6 +125,6 @@ do
         call('HINCRBY', key, digits(slot), -back)
         call('HINCRBY', key, 'used', -back)
       end
-    end,
+    end or nil,
   }
 end

@@ -10,9 +10,10 @@ if ARGV[1] == 'give' then
   algorithm.give(KEYS[1], limit, window, size, cost, now, ARGV[8], tonumber(ARGV[9]))
   return {}
 end
-local wait, remaining, reset, known = algorithm.check(KEYS[1], limit, window, size, cost, now)
+local wait, remaining, reset, known = algorithm.check(KEYS[1], limit, window, size, cost, now, ARGV[8])
 if ARGV[1] == 'decide' and wait == 0 then
-  local remaining_then, reset_then = algorithm.take(KEYS[1], limit, window, size, cost, now, ARGV[8], known)
+  local remaining_then, reset_then =
+    algorithm.take(KEYS[1], limit, window, size, cost, now, ARGV[8], known, remaining, reset)
   return {wait, remaining, reset, remaining_then, reset_then}
 end
 return {wait, remaining, reset}
