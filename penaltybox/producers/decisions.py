@@ -47,12 +47,13 @@ def bare(request: Request, source: str, action: Action, **more: Any) -> Decision
 
 def allowed(request: Request, source: str, states: Sequence[LimitState], *, established: bool | None) -> Decision:
     """Allowed; told is the limit in force of which least is left (of equals, the one with the longest window)."""
-    told = None
+    told, least, longest_ms = None, 0, 0
     for state in states:
-        if not state.dry_run and (
-            told is None or (state.remaining, -state.window_ms) < (told.remaining, -told.window_ms)
+        remaining = state.remaining
+        if (told is None or remaining < least or (remaining == least and state.window_ms > longest_ms)) and (
+            not state.dry_run
         ):
-            told = state
+            told, least, longest_ms = state, remaining, state.window_ms
     return Decision(
         v=1,
         id=request.id,

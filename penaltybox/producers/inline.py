@@ -165,7 +165,7 @@ class InlineLimiter:
         clock = asyncio.get_running_loop().time
         asked_at_s, deadline_s = clock(), question.scenario.deadline_ms / 1000
         stems = self._questions.stems(subjects)
-        if self._admits(stems, request, asked_at_s, deadline_s):
+        if not self.breaker.open or self._admits(stems, request, asked_at_s, deadline_s):
             try:
                 answer = await self._counters.ask(question, stems, request, deadline_s)
             except PenaltyboxError as error:
@@ -180,9 +180,7 @@ class InlineLimiter:
         return verdict
 
     def _admits(self, stems: Sequence[str], request: Request, now_s: float, deadline_s: float) -> bool:
-        """Whether the nodes that this request needs are asked."""
-        if not self.breaker.open:
-            return True
+        """Whether the nodes that this request needs are asked, of which some may not be."""
         if self.breaker.admits(self._counters.touched(stems, request), now_s, deadline_s):
             return True
         self._counters.look()
