@@ -107,6 +107,7 @@ def _serve(values: Settings, policy_file: object) -> None:
         _log.warning("%s", warning)
     # Each process reads its settings itself, this one included: they pass through the environment.
     os.environ[f"{PREFIX}POLICY"] = str(path)
+    os.environ[f"{PREFIX}SERVE_PROCESSES"] = str(values.serve_processes)
     server.run(
         "penaltybox.cli.serve:application",
         listener,
