@@ -57,7 +57,7 @@ do
     -- `known` is the new entry; or, when more is to be done than to add it, a table of the entry, in how long the key is
     -- to end, whether there is a key to replace, and the key's time.
     check = function(key, limit, window, _, cost, now, id)
-      local newest = read('LINDEX', key, -1)
+      local newest = read('LINDEX', key, '-1')  -- a number would be printed first, at every call
       local tag, latest, sum, spent, ends, oldest, gone
       if newest and #newest >= HEAD then tag, latest, sum, spent, ends, oldest, gone = unpacked(FORM, newest) end
       local time, counted, stale = now, nil, nil
