@@ -6,7 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -18,7 +18,8 @@ from dashboards.alerts import RULES
 from dashboards.panels import CLICKHOUSE_UID, PLUGIN, PROMETHEUS_UID, TAG
 from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
-from tests.dashboards.macros import ALL, UnknownMacroError, View
+from tests.dashboards.asked import BOARDS, CHOICES, HERE, NOTES, PANELS, Asked, panels, targets, variables
+from tests.dashboards.macros import UnknownMacroError, View
 from tests.dashboards.world import LENGTH_MS, START_MS, store_world
 
 if TYPE_CHECKING:
@@ -27,70 +28,11 @@ if TYPE_CHECKING:
     from penaltybox.embedded.clickhouse_server import ClickHouseServer
 
 ROOT = Path(__file__).parents[2]
-HERE = ROOT / "dashboards"
-BOARDS: dict[str, dict[str, Any]] = {
-    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((HERE / "json").glob("*.json"))
-}
 PROVISIONED = yaml.safe_load((HERE / "provisioning" / "alerting" / "penaltybox.yaml").read_text(encoding="utf-8"))
 METRICS = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-VARIABLES: dict[str, str | list[str]] = {
-    "scenario": ALL,
-    "dimension": ALL,
-    "limit": ALL,
-    "rule": ALL,
-    "matures": "-1",
-    "by": "ip",
-    "prefix": "",
-    "accounts": "4",
-    "change": str(START_MS // 1000 + LENGTH_MS // 2000),
-}
+VARIABLES = variables(START_MS // 1000 + LENGTH_MS // 2000)
 HEEDS = re.compile(r"\$\{(scenario|dimension|limit|rule|prefix|accounts):")
 EVERYTHING = View(START_MS // 1000 - 3 * 86_400, START_MS // 1000 + 3600, 60, VARIABLES)
-
-
-class Asked(NamedTuple):
-    """A query of a dashboard, and where it stands."""
-
-    where: str
-    sql: str
-
-
-def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [panel for panel in document["panels"] if panel["type"] != "row"]
-
-
-def targets(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Queries of all panels by the field that they have."""
-    return [
-        (f"{name}: {panel['title']}", target)
-        for name, document in BOARDS.items()
-        for panel in panels(document)
-        for target in panel["targets"]
-        if kind in target
-    ]
-
-
-def once(found: list[Asked]) -> list[Asked]:
-    """Each SQL once: dashboards share some."""
-    return list({one.sql: one for one in reversed(found)}.values())
-
-
-PANELS = once([Asked(where, target["rawSql"]) for where, target in targets("rawSql")])
-NOTES = once(
-    [
-        Asked(f"{name}: {note['name']}", note["target"]["rawSql"])
-        for name, document in BOARDS.items()
-        for note in document["annotations"]["list"]
-    ]
-)
-CHOICES = once(
-    [
-        Asked(f"{name}: {variable['name']}", variable["query"])
-        for name, document in BOARDS.items()
-        for variable in document["templating"]["list"]
-        if variable["type"] == "query"
-    ]
-)
 PROMQL = [(where, target["expr"]) for where, target in targets("expr")]
 PROMQL += [(rule.uid, rule.query) for rule in RULES if not rule.is_sql]
 
