@@ -34,6 +34,7 @@ SHARES: Final = dict.fromkeys(
         *("fdr_lower_bound", "fdr_low", "fdr_high", "fdr_estimate", "fdr_estimate_low", "fdr_estimate_high"),
         *("fpr", "fpr_low", "fpr_high", "legitimate_share", "legitimate_low", "legitimate_high"),
         *("established_share", "largest_share", "ip_share", "ip_share_low", "ip_share_high"),
+        *("pass_rate", "trusted_pass_rate", "abuser_pass_rate", "fdr_probe", "fdr_probe_low", "fdr_probe_high"),
         *("collateral", "collateral_low", "collateral_high", "nat_rate", "nat_rate_low", "nat_rate_high"),
     ),
     "percentunit",
@@ -87,6 +88,22 @@ WHERE {DIMENSION}
             ),
             SHARES,
             size=(24, 7),
+        ),
+        rows(
+            "FDR by probe",
+            "Of denials that became challenges by chance (the limiter's `probe`), how many were passed, between what "
+            "trusted users and confirmed abusers pass. It needs no label of those who were limited: where it differs "
+            "from the labels' estimate, believe it. Empty without a probe; insufficient under 30.",
+            Sql(
+                f"""
+SELECT dimension, drawn, drawn_passed, pass_rate, trusted, trusted_pass_rate, abusers, abuser_pass_rate, probe_status,
+       fdr_probe, fdr_probe_low, fdr_probe_high
+FROM probe_estimates({JUDGED})
+WHERE {DIMENSION}
+"""
+            ),
+            SHARES,
+            size=(24, 5),
         ),
         columns(
             "FDR by limit and rule",

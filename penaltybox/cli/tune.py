@@ -77,7 +77,9 @@ def tune(
     steps = any(one.step for one in found)
     if out_file is not None and steps:
         _write(out_file, made.text)
-    span = ["--from", since, *(["--to", until] if until != "now" else [])]
+    # From where the figures are: the topics may not go back so far.
+    span = ["--source", "clickhouse", "--from", since, *(["--to", until] if until != "now" else [])]
+    span += ["--matures", matures] if matures else []
     replay = shlex.join(
         ["penaltybox", "replay", "--policy", str(out_file or _UNNAMED), "--baseline", named.name, *span]
     )

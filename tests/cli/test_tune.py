@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penaltybox.cli.commands import app
 from penaltybox.cli.policy_source import read_file
 from penaltybox.cli.tune import tune
 from penaltybox.contracts.errors import ConfigurationError
@@ -103,7 +105,8 @@ def test_people_read_the_diff_and_how_to_judge_it(policy: Path, capsys: pytest.C
     told = capsys.readouterr().out
     assert "then: {level: 5m} → {challenge: 5m}" in told
     assert "limit: 10 → 12" in told
-    assert f"penaltybox replay --policy candidate.yaml --baseline {policy} --from {T0_MS} --to {T0_MS + DAY_MS}" in told
+    command = f"penaltybox replay --policy candidate.yaml --baseline {policy} --source clickhouse --from {T0_MS}"
+    assert f"{command} --to {T0_MS + DAY_MS}" in told
     assert list(policy.parent.iterdir()) == [policy]
     assert policy.read_text(encoding="utf-8") == POLICY
 
@@ -116,6 +119,17 @@ def test_the_candidate_keeps_the_comments(policy: Path, capsys: pytest.CaptureFi
     expected = POLICY.replace("limit: 10,", "limit: 12,").replace("{level: 5m}", "{challenge: 5m}")
     assert out_file.read_text(encoding="utf-8") == expected
     assert read_file(out_file, Settings()).policy.version == load_policy(out_file).version
+
+
+def test_the_replay_that_it_names_runs(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that judges the candidate, as it is printed, replays what ClickHouse has beside the policy."""
+    tune(policy_file=policy, out_file=policy.with_name("candidate.yaml"), matures="1h", **SPAN)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "penaltybox replay" in line]
+    name, *arguments = shlex.split(line)
+    assert name == "penaltybox"
+    app([*arguments, "--json"], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    assert told["decisions"] == OFFICES * STAFF + 5
 
 
 def test_nothing_over_the_target_makes_no_file(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

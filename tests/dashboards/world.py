@@ -101,6 +101,19 @@ def extras(played: Played) -> None:
             violated=(),
         )
         played.decisions.append(like)
+    for number in range(9):
+        drawn = msgspec.structs.replace(
+            played.decisions[number],
+            id=stable_id("drawn", str(number)),
+            ts=later + number,
+            action="challenge",
+            reason="over_limit",
+            violated=("user:daily",),
+            subjects={"user": f"drawn{number}"},
+            attrs={"probe": "0.02"},
+            enforced=True,
+        )
+        played.decisions.append(drawn)
 
 
 def letters() -> list[DeadLetter]:

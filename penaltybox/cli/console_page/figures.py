@@ -103,10 +103,9 @@ class Figures:
 
     def _places(self, period_ms: int, by: Literal["ip", "prefix"]) -> Places:
         to_ms = self._now_ms()
-        rows = queries.nat(self._clickhouse, to_ms - period_ms, to_ms, by)
-        rows.sort(key=lambda row: (not row["nat_attributable"], -int(row["denied_within_limit"]), row["place"]))
-        places = [_place(row) for row in rows[:PLACES]]
-        return Places(from_=to_ms - period_ms, to=to_ms, by=by, total=len(rows), rows=places)
+        rows = queries.worst_places(self._clickhouse, to_ms - period_ms, to_ms, by, PLACES)
+        total = int(rows[0]["total"]) if rows else 0
+        return Places(from_=to_ms - period_ms, to=to_ms, by=by, total=total, rows=[_place(row) for row in rows])
 
 
 def _rate(row: Row) -> RateRow:

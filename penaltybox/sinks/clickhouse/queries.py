@@ -48,6 +48,11 @@ QUERIES: Final = {
     "blocks_by_ip_share": ("from", "change", "to"),
 }
 """Name -> parameters."""
+_WORST_PLACES: Final = """
+SELECT *, count() OVER () AS total
+FROM nat(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}, by = {by:String})
+ORDER BY nat_attributable DESC, denied_within_limit DESC, place LIMIT {most:UInt32}
+"""
 _LAST_MS: Final = 10_413_791_999_999
 
 
@@ -107,6 +112,17 @@ def probe_estimates(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: 
 def nat(clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"] = "ip") -> Rows:
     """Places with denials: effective users, whether their episodes are attributable to a shared address, collateral."""
     return run(clickhouse, "nat", {"from": from_ms, "to": to_ms, "by": by})
+
+
+def worst_places(
+    clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"], most: int
+) -> Rows:
+    """The first `most` rows of `nat`: what sharing explains, then the most users refused within their own limit.
+
+    Each has the number of all of them as `total`: there may be a hundred thousand, and nobody reads them.
+    """
+    values = {"from": _bound("from", from_ms), "to": _bound("to", to_ms), "by": by, "most": most}
+    return clickhouse.rows(_WORST_PLACES, values)
 
 
 def run(clickhouse: ClickHouse, name: str, values: dict[str, int | str]) -> Rows:
