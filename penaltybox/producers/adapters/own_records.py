@@ -18,7 +18,7 @@ _SHARED: Final = (
 
 
 def carried(raw: bytes, canonicaliser: Canonicaliser) -> Reading:
-    """The reading of a decision that keeps its id; its source is that of whoever reads.
+    """The reading of a decision, known by its id; its source is that of whoever reads.
 
     Raises:
         BadEvent: it could not be judged, and why.

@@ -79,7 +79,7 @@ def test_cloudevents(document: Any, expected: str) -> None:
 
 
 def test_a_decision_keeps_its_id_and_count() -> None:
-    """Carried by others and published by its limiter, it counts once."""
+    """Read from two places, it counts once."""
     found = reading("cloudevents", json.dumps(_event()).encode())
     assert (found.id, found.count, found.ts_ms) == (DATA["id"], 3, DATA["ts"])
 
