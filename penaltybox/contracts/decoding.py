@@ -23,6 +23,7 @@ _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _WHITESPACE: Final = b" \t\r\n"
 _ts = attrgetter("ts")
+_subjects = attrgetter("subjects")
 _grounds = attrgetter("action", "reason", "violated")
 _JUDGED: Final = ("deny", "challenge")
 
@@ -42,7 +43,7 @@ def decode_decision(raw: bytes, broker_ms: int, canonicaliser: Canonicaliser) ->
     _check_time(decision.ts, broker_ms)
     canonicaliser.names(decision.subjects)
     _check_reason(decision.action, decision.reason, decision.violated)
-    if not _plain(raw):
+    if not is_plain(raw):
         _check_texts(decision)
     return decision
 
@@ -93,14 +94,9 @@ def _found(decisions: Sequence[Decision], canonicaliser: Canonicaliser) -> list[
     One step at a time for all of them, in loops of the interpreter's own: these look-ups cost memory latency, and a
     tight loop waits for several at once.
     """
-    subjects = [decision.subjects for decision in decisions]
-    dimensions = list(map(tuple, subjects))
-    values = list(map("\0".join, map(dict.values, subjects)))
-    list(map(hash, values))  # beforehand: the look-ups alone are a loop so tight that they overlap
-    groups = canonicaliser.groups
-    if dimensions.count(dimensions[0]) == len(dimensions):
-        return list(map(groups.get(dimensions[0], {}).get, values))
-    return [groups.get(those, {}).get(value) for those, value in zip(dimensions, values, strict=True)]
+    spelled = list(map(_encode, map(_subjects, decisions)))
+    list(map(hash, spelled))  # beforehand: the look-ups alone are a loop so tight that they overlap
+    return list(map(canonicaliser.groups.get, spelled))
 
 
 def decode_own_run(raws: Sequence[bytes | None], brokers_ms: Sequence[int]) -> list[Decision] | None:
@@ -135,7 +131,7 @@ def _decode_run(raws: Sequence[bytes | None]) -> list[Decision] | None:
         return None
     given = cast("Sequence[bytes]", raws)
     lines = b"\n".join(given) + b"\n"
-    if not _plain(lines) or lines.count(b"\n") != len(given) or max(map(len, given)) > MAX_RECORD_BYTES:
+    if not is_plain(lines) or lines.count(b"\n") != len(given) or max(map(len, given)) > MAX_RECORD_BYTES:
         return None
     try:
         decisions = _decode_lines(lines)
@@ -215,8 +211,8 @@ def _check_reason(action: str, reason: str | None, violated: Sequence[str]) -> N
             raise BadEvent("bad_violated", f"violated: got {limit[:64]!r}, wanted <dimension>:<limit name>")
 
 
-def _plain(raw: bytes) -> bool:
-    """ASCII without an escape: every text in it is printable, for JSON admits no bare control characters."""
+def is_plain(raw: bytes) -> bool:
+    """Whether it is ASCII without an escape: then every text in it is printable, for JSON admits no bare controls."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
 
 

@@ -15,6 +15,8 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from penaltybox.contracts.errors import BadEvent
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ MAX_CACHED: Final = 200_000
 MAX_GROUPS: Final = 65_536
 DIMENSION: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SAFE = re.compile(r"[A-Za-z0-9\-._~]+")
+_spell = msgspec.json.Encoder().encode
 _MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
 _OTHERS = 3
 TRUSTED: Final = ("api_key", "user", "device")
@@ -75,10 +78,12 @@ class Names(list[Name]):
     That is kept here, flat, because the names are at hand for every decision: see processors/residents.py.
     """
 
-    __slots__ = ("epoch", "held", "here", "hint", "quick", "seen_s", "since", "until")
+    __slots__ = ("epoch", "held", "here", "hint", "quick", "seen_s", "shape", "since", "until")
 
-    def __init__(self, names: Iterable[Name]) -> None:
+    def __init__(self, names: Iterable[Name], shape: int = -1) -> None:
         super().__init__(names)
+        self.shape = shape
+        """The same number for the same dimensions in the same order, never used for others; -1: made for nobody."""
         self.hint: Any = None
         """What a replay has found out: processors/replay/world.py."""
         self.epoch = -1
@@ -107,8 +112,10 @@ class Canonicaliser:
         self.hashed = frozenset(hashed)
         self.known: dict[str, dict[str, Name]] = {}
         """dimension -> value -> its name: what was made before, for loops that cannot afford a call."""
-        self.groups: dict[tuple[str, ...], dict[str, Names]] = {}
-        """dimensions -> values joined with NUL -> names: what came together lately. No value of a name has a NUL."""
+        self.groups: dict[bytes, Names] = {}
+        """JSON of the subjects, as our own publishers write it -> names: what came together lately."""
+        self._shapes: dict[tuple[str, ...], int] = {}
+        self._shaped = 0
         self._room, self._group_room = MAX_CACHED, MAX_GROUPS
 
     def subject(self, dimension: str, value: str) -> str:
@@ -131,17 +138,23 @@ class Canonicaliser:
         """The names of subjects (dimension -> value), in their order; raises as `subject` does. Not to be changed."""
         # The same user, device and address come together again and again: one look-up for all of them.
         try:
-            return self.groups[tuple(subjects)]["\0".join(subjects.values())]
-        except KeyError:
+            return self.groups[_spell(subjects)]
+        except (KeyError, UnicodeEncodeError):
             return self._learn_group(subjects)
 
     def _learn_group(self, subjects: Mapping[str, str]) -> Names:
-        names = Names([self.name(dimension, value) for dimension, value in subjects.items()])
+        made = [self.name(dimension, value) for dimension, value in subjects.items()]
         if self._group_room <= 0:
             self.groups.clear()
+            self._shapes.clear()
             self._group_room = MAX_GROUPS
         self._group_room -= 1
-        self.groups.setdefault(tuple(subjects), {})["\0".join(subjects.values())] = names
+        dimensions = tuple(subjects)
+        shape = self._shapes.get(dimensions)
+        if shape is None:
+            self._shaped += 1
+            shape = self._shapes[dimensions] = self._shaped
+        names = self.groups[_spell(subjects)] = Names(made, shape)
         return names
 
     def _learn(self, dimension: str, value: str) -> Name:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision, Outcome
+from penaltybox.contracts.recognition import Recogniser, Sighting
 from penaltybox.contracts.subjects import MAX_CACHED, Canonicaliser, Name, value_hash
 from penaltybox.processors.detections import FIRED, UNCHANGED, count_event, see_value
 from penaltybox.processors.ladder import active, has_challenge
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.policy import AllowEntry, Policy
+    from penaltybox.contracts.recognition import Recognised
     from penaltybox.sinks.subject_store import Mark
 
 NOTHING: Final = 0
@@ -67,6 +69,7 @@ class Engine:
         self.version = policy.version
         self.canonicaliser = canonicaliser or Canonicaliser()
         self.allowlist = Allowlist(policy.allow)
+        self.recogniser = Recogniser(self.canonicaliser)
         self.listed: tuple[AllowEntry, ...] = ()
         """Allowlist entries beside the policy's own: those in Redis, for live workers."""
         self._visibility = Visibility(policy)
@@ -107,10 +110,18 @@ class Engine:
         """`kind` of each: cheaper than one by one."""
         return self._visibility.kinds(decisions)
 
-    def combination(self, plan: Plan, decision: Decision) -> str | None:
+    def recognised_kinds(self, seen: Recognised) -> list[Kind | None]:
+        """`kind` of decisions that are not even decoded; None for those that were not recognised, or never met."""
+        return self._visibility.recognised_kinds(seen)
+
+    def recognised_kind(self, seen: Recognised, at: int, raw: bytes) -> Kind:
+        """`kind` of one of them; one is decoded for all that are alike."""
+        return self._visibility.recognised_kind(seen, at, raw)
+
+    def combination(self, plan: Plan, decision: Decision | Sighting) -> str | None:
         """The subject of a plan over a combination; None when it has none, because a route is too long for a key."""
         try:
-            return self.canonicaliser.combination(plan.dimension, combination_values(plan, decision))
+            return self.canonicaliser.combination(plan.dimension, combination_values(plan, whole(decision)))
         except BadEvent:
             return None
 
@@ -118,7 +129,7 @@ class Engine:
         self,
         state: SubjectState,
         plan: Plan,
-        decision: Decision,
+        decision: Decision | Sighting,
         handling: Handling,
         names: Sequence[Name] | None = None,
     ) -> int:
@@ -129,7 +140,7 @@ class Engine:
         if self._lists and self.allowlist.covers(state.subject, t):
             return NOTHING
         if names is None:
-            names = self.canonicaliser.names(decision.subjects)
+            names = self.canonicaliser.names(whole(decision).subjects)
         if plan.plain and t < state.quiet_until:
             return HELD
         if plan.quick:  # says nothing new: what most decisions do
@@ -139,7 +150,13 @@ class Engine:
         return self._look(state, plan, decision, names, t, handling)
 
     def _look(
-        self, state: SubjectState, plan: Plan, decision: Decision, names: Sequence[Name], t: int, handling: Handling
+        self,
+        state: SubjectState,
+        plan: Plan,
+        decision: Decision | Sighting,
+        names: Sequence[Name],
+        t: int,
+        handling: Handling,
     ) -> int:
         """The whole look: shared-IP evidence, the real ladder, the shadow ladders."""
         effect = self._shared(state, names[plan.user].hash, decision, t, handling) if plan.user >= 0 else NOTHING
@@ -158,7 +175,7 @@ class Engine:
         state: SubjectState,
         track: Track,
         sights: Iterable[Sight],
-        decision: Decision,
+        decision: Decision | Sighting,
         names: Sequence[Name],
         t: int,
         handling: Handling,
@@ -177,7 +194,7 @@ class Engine:
             if one.counts:
                 seen = _count(track, one, decision, t)
             else:
-                value = names[place].hash if place >= 0 else self._attr(decision.attrs[one.attr])
+                value = names[place].hash if place >= 0 else self._attr(whole(decision).attrs[one.attr])
                 seen = _see(track, one, value, t)
             if seen != UNCHANGED:
                 effect |= CHANGED
@@ -200,7 +217,13 @@ class Engine:
         return known
 
     def _shadow(
-        self, state: SubjectState, sight: Sight, decision: Decision, names: Sequence[Name], t: int, handling: Handling
+        self,
+        state: SubjectState,
+        sight: Sight,
+        decision: Decision | Sighting,
+        names: Sequence[Name],
+        t: int,
+        handling: Handling,
     ) -> int:
         key = sight.detection.key
         known = state.shadows.get(key)
@@ -215,7 +238,7 @@ class Engine:
     def _case(self, state: SubjectState, track: Track, *, shadow: bool) -> Case:
         return Case(self.policy, self.version, self._windows, state, track, shadow)
 
-    def _shared(self, state: SubjectState, user: int, decision: Decision, t: int, handling: Handling) -> int:
+    def _shared(self, state: SubjectState, user: int, decision: Decision | Sighting, t: int, handling: Handling) -> int:
         shared_ip = self.policy.shared_ip
         if shared_ip is None:
             return NOTHING
@@ -231,7 +254,8 @@ class Engine:
             return CHANGED | PENALTY | MARKS
         return CHANGED
 
-    def _trigger(self, decision: Decision, t: int, handling: Handling) -> Trigger:
+    def _trigger(self, seen: Decision | Sighting, t: int, handling: Handling) -> Trigger:
+        decision = whole(seen)
         about: dict[str, str | int | list[str]] = {}
         if decision.scenario:
             about["scenario"] = decision.scenario
@@ -268,6 +292,11 @@ class Engine:
         return CHANGED | PENALTY | MARKS if changed else HELD
 
 
+def whole(decision: Decision | Sighting) -> Decision:
+    """All of a decision, which may not be decoded yet."""
+    return decision.whole if isinstance(decision, Sighting) else decision
+
+
 def _see(track: Track, one: Detection, value: int, t: int) -> int:
     values = track.sets.get(one.key)
     if values is None:
@@ -277,7 +306,7 @@ def _see(track: Track, one: Detection, value: int, t: int) -> int:
     return see_value(values, value, t, one.window_ms, one.n)
 
 
-def _count(track: Track, one: Detection, decision: Decision, t: int) -> int:
+def _count(track: Track, one: Detection, decision: Decision | Sighting, t: int) -> int:
     counter = track.counters.get(one.key)
     if counter is None:
         if track.counters is NOTHING_YET:

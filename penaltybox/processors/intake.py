@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent
+from penaltybox.contracts.events import AHEAD_MS
+from penaltybox.contracts.recognition import UNKNOWN, Recognised, Sighting
 from penaltybox.processors.announcements import dead_letter
 from penaltybox.processors.engine import HELD, MARKS, NOTHING, PENALTY, Handling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from penaltybox.contracts.subjects import Names
     from penaltybox.contracts.topics import Topics
@@ -27,12 +29,34 @@ FRESH_S = 1.0
 RENEW_S = 0.75
 """At what age a version that is leant on is verified again: in time, so that nothing has to be kept for it."""
 SEEN_S = 60.0
+_NEVER: Final = -(1 << 62)
 _plans = attrgetter("plans")
+_stamp, _value = attrgetter("timestamp"), attrgetter("value")
 
-Decoded = tuple[Any, Handling, "Names", "Kind | None"]
-"""(decision or outcome, how it is handled, names of its subjects, the engine's plans; None for an outcome)"""
-Judged = tuple[Any, "Names"] | BadEvent
-"""(decision or outcome, names of its subjects)"""
+Row = tuple[Any, int, Handling, "Names", "Kind | None"]
+"""(decision or outcome, or the bytes of a recognised decision; effective time in ms; how it is handled; names of its
+subjects; the engine's plans, None for an outcome)"""
+
+
+class Decoded(NamedTuple):
+    """Events of a slice of a run, by column, in their order: see `Row`."""
+
+    events: Sequence[Any]
+    times: Sequence[int]
+    handlings: Sequence[Handling]
+    names: Sequence[Names]
+    kinds: Sequence[Kind | None]
+
+    def rows(self) -> Iterator[Row]:
+        """One after the other."""
+        return zip(*self, strict=True)
+
+    def subjects(self) -> Iterator[tuple[Any, Names, Kind | None]]:
+        """What tells the subjects: event, names, kind."""
+        return zip(self.events, self.names, self.kinds, strict=True)
+
+
+NONE: Final = Decoded([], [], [], [], [])
 
 
 class Stepped(NamedTuple):
@@ -46,7 +70,7 @@ class Stepped(NamedTuple):
 
 def decode_run(
     engine: Engine, topics: Topics, run: Run, records: Sequence[Any], now_ms: int
-) -> tuple[list[Decoded], list[Message]]:
+) -> tuple[Decoded, list[Message]]:
     """Events of a slice of a run that touch anything, and dead letters for the records that cannot be judged.
 
     Args:
@@ -56,55 +80,107 @@ def decode_run(
         records: some of its records.
         now_ms: wall time, which says what is late.
     """
+    if not records:
+        return NONE, []
+    stamps = list(map(_stamp, records))
     outcomes = run.topic == topics.outcomes
-    judged = _outcomes(engine, records) if outcomes else _decisions(engine, records)
-    letters: list[Message] = []
-    if BadEvent in set(map(type, judged)):
-        where = run.topic, run.partition
-        bad = [(record, one) for record, one in zip(records, judged, strict=True) if type(one) is BadEvent]
-        letters = [dead_letter(topics, record, where, one, now_ms) for record, one in bad]
-        good = [(record, one) for record, one in zip(records, judged, strict=True) if type(one) is not BadEvent]
-        records, judged = [record for record, _ in good], [one for _, one in good]
-    if not judged:
-        return [], letters
-    events, names = zip(*judged, strict=True)
-    handlings = _handlings(records, events, now_ms - engine.policy.late_after_ms)
-    kinds: Sequence[Kind | None] = [None] * len(events) if outcomes else engine.kinds(events)
-    decoded = zip(events, handlings, names, kinds, strict=False)
-    if outcomes or all(map(_plans, kinds)):
-        return list(decoded), letters
-    return [one for one in decoded if one[3] is None or one[3].plans], letters
+    events, times, names, kinds, refused = (_outcomes if outcomes else _decisions)(engine, records, stamps)
+    where = run.topic, run.partition
+    letters = [dead_letter(topics, records[at], where, error, now_ms) for at, error in refused.items()]
+    handlings = _handlings(stamps, times, now_ms - engine.policy.late_after_ms)
+    if max(times) > min(stamps):
+        times = list(map(min, times, stamps))
+    decoded = Decoded(events, times, handlings, names, kinds)
+    if refused or not (outcomes or all(map(_plans, kinds))):
+        wanted = [at not in refused and (kind is None or bool(kind.plans)) for at, kind in enumerate(kinds)]
+        decoded = Decoded(*(list(compress(column, wanted)) for column in decoded))
+    return decoded, letters
 
 
-def _handlings(records: Sequence[Any], events: Sequence[Any], late_before: int) -> Iterable[Handling]:
+def _handlings(stamps: Sequence[int], times: Sequence[int], late_before: int) -> Sequence[Handling]:
     """How each event is handled: often all alike, for the broker stamps a batch at once."""
-    stamps, times = [record.timestamp for record in records], [event.ts for event in events]
     late = max(times) < late_before
     if min(stamps) == max(stamps) and (late or min(times) >= late_before):
-        return repeat(Handling(stamps[0], late))
+        return [Handling(stamps[0], late)] * len(stamps)
     keys = [(stamp, ts < late_before) for stamp, ts in zip(stamps, times, strict=True)]
     made = {key: Handling(*key) for key in set(keys)}
-    return map(made.__getitem__, keys)
+    return list(map(made.__getitem__, keys))
 
 
-def _decisions(engine: Engine, records: Sequence[Any]) -> Sequence[Judged]:
-    values, stamps = [record.value for record in records], [record.timestamp for record in records]
-    return decode_decisions(values, stamps, engine.canonicaliser)
+_Columns = tuple["Sequence[Any]", list[int], "list[Names]", "Sequence[Kind | None]", dict[int, BadEvent]]
+"""Events, their own times, names, kinds; and place -> why that record cannot be judged (it has no kind)."""
 
 
-def _outcomes(engine: Engine, records: Sequence[Any]) -> list[Judged]:
-    judged: list[Judged] = []
-    for record in records:
+def _decisions(engine: Engine, records: Sequence[Any], stamps: Sequence[int]) -> _Columns:
+    """What was judged once is recognised by its bytes; the rest is decoded and judged."""
+    raws: list[Any] = list(map(_value, records))
+    recogniser = engine.recogniser
+    seen = recogniser.recognise(raws)
+    if seen is None or max(seen.times) > min(stamps) + AHEAD_MS:
+        return _judged(engine, Recognised.nothing(len(raws)), [None] * len(raws), range(len(raws)), raws, stamps)
+    kinds = engine.recognised_kinds(seen)
+    if all(kinds):
+        return raws, seen.times, seen.names, kinds, {}
+    gaps = []
+    for at, kind in enumerate(kinds):
+        if kind is None:
+            if recogniser.complete(seen, at, raws[at]):
+                kinds[at] = engine.recognised_kind(seen, at, raws[at])
+            else:
+                gaps.append(at)
+    recogniser.note(len(gaps), len(raws))
+    return _judged(engine, seen, kinds, gaps, raws, stamps)
+
+
+def _judged(
+    engine: Engine,
+    seen: Recognised,
+    kinds: list[Kind | None],
+    gaps: Sequence[int],
+    raws: Sequence[bytes],
+    stamps: Sequence[int],
+) -> _Columns:
+    """Fill the gaps in what was recognised: decode, and judge, one by one what is not in our own form."""
+    events: list[Any] = list(raws)
+    refused: dict[int, BadEvent] = {}
+    if not gaps:
+        return events, seen.times, seen.names, kinds, refused
+    judged = decode_decisions([raws[at] for at in gaps], [stamps[at] for at in gaps], engine.canonicaliser)
+    good = []
+    for at, one in zip(gaps, judged, strict=True):
+        if isinstance(one, BadEvent):
+            refused[at] = one
+        else:
+            events[at], seen.names[at] = one
+            seen.times[at] = one[0].ts
+            good.append(at)
+    if good:
+        for at, kind in zip(good, engine.kinds([events[at] for at in good]), strict=True):
+            kinds[at] = kind
+        engine.recogniser.learn([(raws[at], events[at]) for at in good])
+    return events, seen.times, seen.names, kinds, refused
+
+
+def _outcomes(engine: Engine, records: Sequence[Any], stamps: Sequence[int]) -> _Columns:
+    events: list[Any] = []
+    names: list[Names] = []
+    refused: dict[int, BadEvent] = {}
+    for at, (record, stamp) in enumerate(zip(records, stamps, strict=True)):
         try:
-            event = decode_outcome(record.value or b"", record.timestamp, engine.canonicaliser)
-            judged.append((event, engine.canonicaliser.names(event.subjects)))
+            event = decode_outcome(record.value or b"", stamp, engine.canonicaliser)
+            events.append(event)
+            names.append(engine.canonicaliser.names(event.subjects))
         except BadEvent as error:
-            judged.append(error)
-    return judged
+            refused[at] = error
+            del events[len(names) :]
+            events.append(None)
+            names.append(UNKNOWN)
+    times = [stamp if event is None else event.ts for event, stamp in zip(events, stamps, strict=True)]
+    return events, times, names, [None] * len(events), refused
 
 
-def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch would cost more than it explains
-    engine: Engine, residents: Residents, decoded: Sequence[Decoded], now_s: float
+def step_events(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each branch would cost more than it explains
+    engine: Engine, residents: Residents, decoded: Decoded, now_s: float
 ) -> Stepped:
     """Step events into the states of their subjects, which are all in `residents`."""
     apply, combination = engine.apply, engine.combination
@@ -112,13 +188,10 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
     slice_ = _Slice(residents, now_s)
     note, stale_s, renew_s, unseen_s = slice_.note, slice_.stale_s, slice_.renew_s, slice_.unseen_s
     listing = bool(engine.allowlist.entries)
-    for event, handling, names, kind in decoded:
+    for event, t, handling, names, kind in decoded.rows():
         if kind is None:
             slice_.outcome(engine, event, handling, names)
             continue
-        t = event.ts
-        if t > handling.broker_ms:  # noqa: PLR1730 - a call to min would be felt here
-            t = handling.broker_ms
         # The proof spares nearly all the work there is: the states behind it are not even touched.
         proved = (
             names.quick is kind.quick
@@ -153,16 +226,37 @@ def step_events(  # noqa: C901, PLR0912 - the hot loop: a call for each branch w
                 if proved and plan.quick and resident is not held:
                     continue
             else:
+                if type(event) is bytes:
+                    event = Sighting(event, t)  # noqa: PLW2901 - until here it was only recognised
                 subject = combination(plan, event)
                 if subject is None:
                     continue
                 resident = young[subject]
             if plan.plain and t < resident.quiet_until and not listing:
                 effect = HELD  # as apply would say
+                if (
+                    resident.verified_s >= renew_s
+                    and resident.seen_s >= unseen_s
+                    and not resident.kept
+                    and not resident.sent
+                ):
+                    continue  # as note would say
             else:
+                if plan.quick and not listing and resident.seen_s >= unseen_s and not (resident.kept or resident.sent):
+                    state = resident.state
+                    seen = state.real.sets.get(plan.key)
+                    if (
+                        seen is not None
+                        and seen.get(names[plan.value].hash, _NEVER) + plan.granule_ms > t >= state.quiet_until
+                    ):
+                        continue  # as apply and note would say
+                if type(event) is bytes:
+                    event = Sighting(event, t)  # noqa: PLW2901 - until here it was only recognised
                 effect = apply(resident.state, plan, event, handling, names)
                 if effect & (PENALTY | MARKS):
                     resident.hush()
+            if type(event) is bytes:
+                event = Sighting(event, t)  # noqa: PLW2901 - as above
             if note(resident, effect, plan, event, handling, names) and plan.quick:
                 silent = False
         if silent and kind.quick:

@@ -6,6 +6,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from penaltybox.contracts.recognition import decode_recognised
 from penaltybox.processors.state import FOREVER, NOTHING
 
 if TYPE_CHECKING:
@@ -129,11 +130,11 @@ class Residents:
         resident.epoch = self.epoch
         return self.young.setdefault(subject, resident)
 
-    def missing(self, engine: Engine, decoded: Iterable[Decoded]) -> list[str]:
+    def missing(self, engine: Engine, decoded: Decoded) -> list[str]:
         """Subjects of events that are not here; those that are become young, and their names' hints are set."""
         recall, epoch = self.recall, self.epoch
         absent: dict[str, None] = {}
-        for event, _, names, kind in decoded:
+        for event, names, kind in decoded.subjects():
             if kind is None:
                 absent.update(dict.fromkeys(name.text for name in names if recall(name.text) is None))
                 continue
@@ -150,6 +151,8 @@ class Residents:
     def _strangers(self, engine: Engine, event: Any, names: Names, kind: Kind) -> list[str]:
         """Subjects of one decision that are not here."""
         found = []
+        if kind.places < 0 and type(event) is bytes:
+            event = decode_recognised(event)
         for plan in kind.plans:
             if plan.place < 0:
                 subject = engine.combination(plan, event)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.policy_rules import matches
+from penaltybox.contracts.recognition import decode_recognised
 from penaltybox.contracts.subjects import leading_part, most_specific
 from penaltybox.processors.detections import granule_ms
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.policy import Filter, Policy, Rule, Then
+    from penaltybox.contracts.recognition import Recognised
 
 _DEFAULT_REASONS: Final = ("over_limit", "challenged")
-_subjects, _attrs = attrgetter("subjects"), attrgetter("attrs")
+_subjects, _attrs, _shape = attrgetter("subjects"), attrgetter("attrs"), attrgetter("shape")
 _FIELDS: Final = ("scenario", "route")
 """Fields of a decision that combinations may use as parts."""
 
@@ -111,6 +113,7 @@ class Visibility:
         self._kinds: dict[_Form, dict[tuple[object, ...], Kind]] = {}
         self._room = self._BOUND
         self._quick: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+        self._recognised: dict[tuple[int | None, int | None, int], Kind] = {}
 
     def _uses(self, field: str) -> bool:
         return any("+" in rule.on and field in rule.on.split("+") for rule in self._policy.rules)
@@ -134,6 +137,21 @@ class Visibility:
             return found  # type: ignore[return-value] # nothing is missing
         rows = zip(found, forms, traits, decisions, strict=True)
         return [kind or self._learn(form, those, decision) for kind, form, those, decision in rows]
+
+    def recognised_kinds(self, seen: Recognised) -> list[Kind | None]:
+        """The kind of each recognised decision; None for one that is not, or whose kind was not told yet."""
+        forms = zip(seen.heads, seen.tails, map(_shape, seen.names), strict=True)
+        return list(map(self._recognised.get, forms))
+
+    def recognised_kind(self, seen: Recognised, at: int, raw: bytes) -> Kind:
+        """The kind of a recognised decision, and from now on of all that are alike."""
+        form = seen.heads[at], seen.tails[at], seen.names[at].shape
+        kind = self._recognised.get(form)
+        if kind is None:
+            if len(self._recognised) >= self._BOUND:
+                self._recognised.clear()
+            kind = self._recognised[form] = self.kind(decode_recognised(raw))
+        return kind
 
     def _learn(self, form: _Form, traits: tuple[object, ...], decision: Decision) -> Kind:
         if self._room <= 0:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.processors.breaker import Breaker
 from penaltybox.processors.cycle import Cycle, Run
-from penaltybox.processors.intake import decode_run, step_events
+from penaltybox.processors.intake import NONE, decode_run, step_events
 from penaltybox.processors.limits import Limits
 from penaltybox.processors.patience import GivenUpError, Patience
 from penaltybox.processors.residents import Resident, Residents
@@ -144,7 +144,7 @@ class Worker:
         self.residents.age()
         records = run.records
         size = self._limits.slice
-        ready: list[Decoded] = []
+        ready = NONE
         for start in range(0, len(records), size):
             await self._admission(epoch)
             if not start:
@@ -159,7 +159,7 @@ class Worker:
             missing = self.residents.missing(self._engine, decoded)
             reading: Awaitable[None] = asyncio.create_task(self._read(missing)) if missing else asyncio.sleep(0)
             await asyncio.sleep(0)  # sends the read
-            stopped = epoch != self._epoch or (ready and not self._step(ready))
+            stopped = epoch != self._epoch or (ready.events and not self._step(ready))
             await reading
             if stopped or epoch != self._epoch or self.paused is not None:
                 return False
@@ -202,13 +202,13 @@ class Worker:
             state = SubjectState.fresh(subject) if blob is None else decode_state(blob, subject)
             settle(subject, Resident(state, now_s))
 
-    def _step(self, decoded: list[Decoded]) -> bool:
+    def _step(self, decoded: Decoded) -> bool:
         """Step a slice; False when that tripped the breaker: then all that is open was put back."""
         now_s = time.monotonic()
         stepped = step_events(self._engine, self.residents, decoded, now_s)
         self._open.residents += stepped.queued
         self._urgent += stepped.urgent
-        self.stepped += len(decoded)
+        self.stepped += len(decoded.events)
         reason = self._breaker.note(now_s, denials=stepped.denials, subjects=stepped.subjects)
         if reason is not None:
             self._trip(reason)
