@@ -88,7 +88,7 @@ async def run_job(
         ConfigurationError: the source cannot be read, or there is nothing in the window.
         StoreUnavailable: a server does not answer.
     """
-    made = await prepare(job, watched=observer is not None)
+    made = await prepare(job, watched=observer is not None, alone=observer is None)
     return await run_prepared(job, made, report=report, observer=observer)
 
 
@@ -120,6 +120,7 @@ async def prepare(
     job: Job,
     *,
     watched: bool = False,
+    alone: bool = False,
     partitions: frozenset[int] | None = None,
     ends: Mapping[tuple[str, int], int] | None = None,
 ) -> Prepared:
@@ -128,6 +129,7 @@ async def prepare(
     Args:
         job: what to do.
         watched: somebody will observe it.
+        alone: nobody but its worlds, in this process, will see the decisions.
         partitions: of the topics; None all.
         ends: (topic, partition) -> offset at which the topics are taken to end; None where they end now.
 
@@ -144,12 +146,21 @@ async def prepare(
     policies = [*known, *(recorded.policies.values() if recorded is not None else ())]
     window, sentence = window_of(job.from_ms, job.to_ms, policies, job.warm_up_ms)
     canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
+    engine = Engine(job.candidate, canonicaliser)
     if job.source == KAFKA:
         by_hand: list[tuple[int, Command | ListChange]] = [*await read_list_changes(job.settings, canonicaliser)]
         by_hand += recorded.commands if recorded is not None else ()
         by_hand.sort(key=lambda pair: pair[0])
+        alone = alone and job.baseline is None and not job.recorded and not watched
         reading: Reading = open_topics(
-            job.settings, canonicaliser, window, partitions=partitions, commands=by_hand, ends=ends, labels=watched
+            job.settings,
+            canonicaliser,
+            window,
+            partitions=partitions,
+            commands=by_hand,
+            ends=ends,
+            labels=watched,
+            engine=engine if alone else None,
         )
     else:
         reading = open_other(job, canonicaliser, window, labels=watched)
@@ -157,14 +168,14 @@ async def prepare(
     if limits_differ(job, recorded) and not job.source.startswith(COMBINED):
         reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")
     places = lambda: getattr(reading, "places", ())  # noqa: E731 - known once the topics are open
-    return Prepared(reading, worlds_of(job, recorded, places, canonicaliser, watched=watched), window, recorded)
+    return Prepared(reading, worlds_of(job, recorded, places, engine, watched=watched), window, recorded)
 
 
 def worlds_of(
     job: Job,
     recorded: Recorded | None,
     places: Callable[[], Sequence[tuple[str, int]]],
-    canonicaliser: Canonicaliser,
+    engine: Engine,
     *,
     watched: bool,
     sides: Sequence[Side] = (BASELINE, CANDIDATE),
@@ -176,12 +187,13 @@ def worlds_of(
         job: the replay.
         recorded: what live workers did, for a baseline that was recorded.
         places: asked, when the first slice comes, for (topic, partition) by rank.
-        canonicaliser: how subjects are written.
+        engine: the candidate's.
         watched: somebody wants to know which decisions a block would have stopped.
         sides: only these.
         shard: only these subjects.
     """
-    courses: dict[Side, Course] = {CANDIDATE: Steady(Engine(job.candidate, canonicaliser))}
+    canonicaliser = engine.canonicaliser
+    courses: dict[Side, Course] = {CANDIDATE: Steady(engine)}
     if recorded is not None:
         engines = {version: Engine(policy, canonicaliser) for version, policy in recorded.policies.items()}
         courses = {BASELINE: Switching(engines, recorded.markers, places), **courses}

@@ -58,7 +58,7 @@ async def run_part(part: Part) -> Note:
             _print(Note(far.done, far.total or 0, far.decisions, far.clock_ms))
 
     ends = {(topic, partition): end for topic, partition, end in part.ends}
-    made = await prepare(part.job, partitions=frozenset(part.partitions), ends=ends)
+    made = await prepare(part.job, alone=True, partitions=frozenset(part.partitions), ends=ends)
     result = await run_prepared(part.job, made, report=report, may_be_empty=True)
     known = {value_hash(subject) for world in made.worlds.values() for subject in _known(world)}
     return Note(result=result, subjects=array("q", known).tobytes())

@@ -16,6 +16,7 @@ from penaltybox.cli.replay_job import Job, worlds_of
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.policy import Policy  # noqa: TC001 - msgspec reads the fields
 from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.processors.engine import Engine
 from penaltybox.processors.garbage import collector_off
 from penaltybox.processors.huge_pages import advise
 from penaltybox.processors.replay.frames import LENGTH, Failed, found_frame, framed, last_frame, read_slice
@@ -66,7 +67,7 @@ def step(given: BinaryIO, answers: BinaryIO) -> None:
         start.job,
         start.then.recorded() if start.then is not None else None,
         lambda: start.places,
-        canonicaliser,
+        Engine(start.job.candidate, canonicaliser),
         watched=start.watched,
         sides=start.sides,
         shard=Shard(start.index, start.of) if start.of > 1 else None,

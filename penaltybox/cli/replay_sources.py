@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Command
     from penaltybox.contracts.settings import Settings
     from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.listed import ListChange
     from penaltybox.processors.replay.records import Reading, Window
     from penaltybox.processors.replay.sources.kafka import TopicSource
@@ -33,12 +34,20 @@ def open_topics(
     commands: Sequence[tuple[int, Command | ListChange]] = (),
     ends: Mapping[tuple[str, int], int] | None = None,
     labels: bool = False,
+    engine: Engine | None = None,
 ) -> TopicSource:
-    """The topics of the settings."""
+    """The topics of the settings; `engine` as for `TopicSource`."""
     from penaltybox.processors.replay.sources.kafka import TopicSource
 
     return TopicSource(
-        settings, canonicaliser, window, partitions=partitions, commands=commands, ends=ends, labels=labels
+        settings,
+        canonicaliser,
+        window,
+        partitions=partitions,
+        commands=commands,
+        ends=ends,
+        labels=labels,
+        engine=engine,
     )
 
 

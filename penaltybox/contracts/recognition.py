@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -46,11 +46,15 @@ decode_recognised = msgspec.json.Decoder(Decision).decode
 class Sighting(msgspec.Struct, gc=False):
     """A recognised decision that was not decoded: it tells what rules ask for, and decodes itself for the rest.
 
-    `ts` is its own time, or the broker's if that is earlier.
+    Attributes:
+        raw: the record.
+        ts: its own time, or the broker's if that is earlier.
+        kind: the engine's, for those who keep it with the decision.
     """
 
     raw: bytes
     ts: int
+    kind: Any = None
 
     @property
     def id(self) -> str:
@@ -164,8 +168,6 @@ class Recogniser:
 
     def learn(self, judged: Iterable[tuple[bytes, Decision]]) -> None:
         """Remember the parts of records that were judged good, if they are exactly as our own publishers write them."""
-        if self._resting:
-            return
         for raw, decision in judged:
             match = _RECORD.fullmatch(b"\n" + raw)
             if match is None:

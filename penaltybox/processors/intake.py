@@ -84,7 +84,8 @@ def decode_run(
         return NONE, []
     stamps = list(map(_stamp, records))
     outcomes = run.topic == topics.outcomes
-    events, times, names, kinds, refused = (_outcomes if outcomes else _decisions)(engine, records, stamps)
+    values = list(map(_value, records))
+    events, times, names, kinds, refused = (_outcomes if outcomes else judge_decisions)(engine, values, stamps)
     where = run.topic, run.partition
     letters = [dead_letter(topics, records[at], where, error, now_ms) for at, error in refused.items()]
     handlings = _handlings(stamps, times, now_ms - engine.policy.late_after_ms)
@@ -107,16 +108,15 @@ def _handlings(stamps: Sequence[int], times: Sequence[int], late_before: int) ->
     return list(map(made.__getitem__, keys))
 
 
-_Columns = tuple["Sequence[Any]", list[int], "list[Names]", "Sequence[Kind | None]", dict[int, BadEvent]]
+Judged = tuple["Sequence[Any]", list[int], "list[Names]", "Sequence[Kind | None]", dict[int, BadEvent]]
 """Events, their own times, names, kinds; and place -> why that record cannot be judged (it has no kind)."""
 
 
-def _decisions(engine: Engine, records: Sequence[Any], stamps: Sequence[int]) -> _Columns:
-    """What was judged once is recognised by its bytes; the rest is decoded and judged."""
-    raws: list[Any] = list(map(_value, records))
+def judge_decisions(engine: Engine, raws: Sequence[Any], stamps: Sequence[int]) -> Judged:
+    """Decisions of a slice: what was judged once is recognised by its bytes; the rest is decoded and judged."""
     recogniser = engine.recogniser
     seen = recogniser.recognise(raws)
-    if seen is None or max(seen.times) > min(stamps) + AHEAD_MS:
+    if seen is None or _ahead(seen.times, stamps):
         return _judged(engine, Recognised.nothing(len(raws)), [None] * len(raws), range(len(raws)), raws, stamps)
     kinds = engine.recognised_kinds(seen)
     if all(kinds):
@@ -128,8 +128,28 @@ def _decisions(engine: Engine, records: Sequence[Any], stamps: Sequence[int]) ->
                 kinds[at] = engine.recognised_kind(seen, at, raws[at])
             else:
                 gaps.append(at)
+    judged = _judged(engine, seen, kinds, gaps, raws, stamps)
+    events, refused = judged[0], judged[4]
+    recogniser.learn((raws[at], events[at]) for at in gaps if at not in refused)
     recogniser.note(len(gaps), len(raws))
-    return _judged(engine, seen, kinds, gaps, raws, stamps)
+    return judged
+
+
+def _ahead(times: Sequence[int], stamps: Sequence[int]) -> bool:
+    """Whether one is so far ahead of the broker's time that it cannot be true."""
+    if max(times) <= min(stamps) + AHEAD_MS:
+        return False
+    return any(ts > stamp + AHEAD_MS for ts, stamp in zip(times, stamps, strict=True))
+
+
+def sightings(events: Sequence[Any], times: Sequence[int], kinds: Sequence[Kind | None]) -> list[Any]:
+    """Events of which nobody keeps time and kind apart: those that were only recognised carry them."""
+    if bytes not in set(map(type, events)):
+        return list(events)
+    if set(map(type, events)) == {bytes}:
+        return list(map(Sighting, events, times, kinds))
+    rows = zip(events, times, kinds, strict=True)
+    return [Sighting(event, t, kind) if type(event) is bytes and kind is not None else event for event, t, kind in rows]
 
 
 def _judged(
@@ -139,7 +159,7 @@ def _judged(
     gaps: Sequence[int],
     raws: Sequence[bytes],
     stamps: Sequence[int],
-) -> _Columns:
+) -> Judged:
     """Fill the gaps in what was recognised: decode, and judge, one by one what is not in our own form."""
     events: list[Any] = list(raws)
     refused: dict[int, BadEvent] = {}
@@ -157,17 +177,16 @@ def _judged(
     if good:
         for at, kind in zip(good, engine.kinds([events[at] for at in good]), strict=True):
             kinds[at] = kind
-        engine.recogniser.learn([(raws[at], events[at]) for at in good])
     return events, seen.times, seen.names, kinds, refused
 
 
-def _outcomes(engine: Engine, records: Sequence[Any], stamps: Sequence[int]) -> _Columns:
+def _outcomes(engine: Engine, raws: Sequence[Any], stamps: Sequence[int]) -> Judged:
     events: list[Any] = []
     names: list[Names] = []
     refused: dict[int, BadEvent] = {}
-    for at, (record, stamp) in enumerate(zip(records, stamps, strict=True)):
+    for at, (raw, stamp) in enumerate(zip(raws, stamps, strict=True)):
         try:
-            event = decode_outcome(record.value or b"", stamp, engine.canonicaliser)
+            event = decode_outcome(raw or b"", stamp, engine.canonicaliser)
             events.append(event)
             names.append(engine.canonicaliser.names(event.subjects))
         except BadEvent as error:

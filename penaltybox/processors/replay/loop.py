@@ -12,6 +12,7 @@ import msgspec
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision, Outcome
+from penaltybox.contracts.recognition import Sighting
 from penaltybox.processors.huge_pages import advise
 from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.records import CLOCK, EVENT, Window
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.world import World
 
 _reason = attrgetter("reason")
+_BLOCKLIST: Final = b'"reason":"blocklist"'
 ADVISED: Final = frozenset(100 * 3**power for power in range(12))
 """Slices before which large pages are asked for: less and less often, as the states fill the memory."""
 _STEP_S: Final = 0.2
@@ -297,9 +299,11 @@ class _Counts:
             events = [entry[EVENT] for entry in entries]
             kinds.discard(ListChange)
         self.begun_ms = self.begun_ms or entries[0][CLOCK]
-        decided = events if kinds == {Decision} else [event for event in events if type(event) is Decision]
-        decisions = len(decided)
+        decided = list(events) if kinds == {Decision} else [event for event in events if type(event) is Decision]
+        recognised = [event for event in events if type(event) is Sighting] if Sighting in kinds else []
+        decisions = len(decided) + len(recognised)
         outcomes = sum(type(event) is Outcome for event in events) if Outcome in kinds else 0
+        decided += [event.whole for event in recognised if _BLOCKLIST in event.raw]
         blocklist = 0
         if "blocklist" in set(map(_reason, decided)):
             blocklist = sum(event.count for event in decided if event.reason == "blocklist")

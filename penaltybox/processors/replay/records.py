@@ -10,17 +10,19 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.errors import BadEvent
     from penaltybox.contracts.events import Command, Decision, Outcome
+    from penaltybox.contracts.recognition import Sighting
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.listed import ListChange
 
 SLICE: Final = 1000
 """Records in a slice: few enough to stay near the core, enough to be decoded in one call."""
 
-Entry = tuple[int, int, int, "Decision | Outcome | Command | ListChange", "Names", int]
+Entry = tuple[int, int, int, "Decision | Sighting | Outcome | Command | ListChange", "Names", int]
 """(clock, rank of the partition, offset, event, names of its subjects, the broker's timestamp).
 
 The first three are the order. `clock` is the latest timestamp of the partition so far, so that it never goes back
 although timestamps may; of a source without a broker it is the latest `ts` so far, and stands for the broker's too.
+Where nobody observes a replay, decisions may come as they were recognised, with their kind.
 """
 CLOCK: Final = 0
 EVENT: Final = 3

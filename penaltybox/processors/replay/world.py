@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision
+from penaltybox.contracts.recognition import Sighting
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
 from penaltybox.processors.replay.listed import ListChange
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.shards import Shard
     from penaltybox.processors.visibility import Kind, Plan
 
+_kind_of = attrgetter("kind")
 _NEVER: Final = -(1 << 62)
 _MOST_PROOFS: Final = 200_000
 _GONE: Final = -1
@@ -373,11 +376,21 @@ class World:
 def _kinds(engine: Engine, entries: Sequence[Entry]) -> Sequence[Kind | None]:
     """The kind of each decision; None for what is none."""
     events: list[Any] = [entry[EVENT] for entry in entries]
-    if set(map(type, events)) == {Decision}:
+    types = set(map(type, events))
+    if types == {Decision}:
         return engine.kinds(events)
+    if Sighting in types:
+        return list(map(_kind_of, events)) if types == {Sighting} else [_kind(engine, event) for event in events]
     decisions = [event for event in events if type(event) is Decision]
     found = iter(engine.kinds(decisions) if decisions else ())
     return [next(found) if type(event) is Decision else None for event in events]
+
+
+def _kind(engine: Engine, event: Any) -> Kind | None:
+    if type(event) is Sighting:
+        kind: Kind = event.kind
+        return kind
+    return engine.kind(event) if type(event) is Decision else None
 
 
 def combinations(engine: Engine) -> tuple[str, ...]:

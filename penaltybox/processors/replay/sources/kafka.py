@@ -20,6 +20,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.links.kafka import Connection
 from penaltybox.processors.broker import probe
 from penaltybox.processors.fetched import FetchedRecords
+from penaltybox.processors.intake import judge_decisions, sightings
 from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.merge import Lane, released
 from penaltybox.processors.replay.records import SLICE, Refusals
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Command, Decision, Outcome
     from penaltybox.contracts.settings import Settings
     from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.merge import Placed
     from penaltybox.processors.replay.records import Entry, Window
 
@@ -56,6 +58,8 @@ class TopicSource:
         commands: steps by hand and changes of the allowlist to put in their places, by time: (ms, command).
         ends: (topic, partition) -> where it is taken to end, if not where it ends now.
         labels: outcomes from after the window, too: they say who of those in it was legitimate.
+        engine: the only one that will step them, when nobody else wants the decisions: those that it recognises are
+            not decoded.
     """
 
     unit = "records"
@@ -70,8 +74,10 @@ class TopicSource:
         commands: Sequence[tuple[int, Command | ListChange]] = (),
         ends: Mapping[tuple[str, int], int] | None = None,
         labels: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         self._given_ends = ends
+        self._engine = engine
         self.done = 0
         self.total: int | None = None
         self.refused = Refusals()
@@ -269,6 +275,12 @@ class TopicSource:
     def _decisions(self, placed: Sequence[Placed]) -> list[Entry]:
         clocks, ranks, offsets, records = zip(*placed, strict=True)
         values, stamps = [record.value for record in records], [record.timestamp for record in records]
+        if self._engine is not None:
+            seen, times, named, kinds, refused = judge_decisions(self._engine, values, stamps)
+            for at, error in refused.items():
+                self._refuse(error, ranks[at], offsets[at])
+            entries = zip(clocks, ranks, offsets, sightings(seen, times, kinds), named, stamps, strict=True)
+            return [one for at, one in enumerate(entries) if at not in refused] if refused else list(entries)
         judged = decode_decisions(values, stamps, self._canonicaliser)
         if BadEvent in set(map(type, judged)):
             for one, rank, offset in zip(judged, ranks, offsets, strict=True):
