@@ -14,6 +14,7 @@ import pytest
 
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.embedded.process import GuardedProcess
+from tests.ports import free_port
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
@@ -33,13 +34,6 @@ def binaries() -> dict[str, str]:
     if redis:
         found["redis"] = redis
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Server:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from penaltybox.cli.checks import check_redis
 from penaltybox.contracts.settings import Settings
-from tests.redis_servers import CLUSTERING
 
 if TYPE_CHECKING:
     from penaltybox.cli.checks import Finding
 
 
-@pytest.mark.skipif(not CLUSTERING, reason="no server that can be a cluster")
 async def test_a_cluster_that_stops_as_a_whole_is_warned_of(redis_by_kind: dict[str, Any]) -> None:
     """Redis' default: with one node gone, all refuse. Each node that is set so is named, with what to set."""
     cluster = redis_by_kind["cluster"]

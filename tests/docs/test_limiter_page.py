@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.docs.fenced_blocks import Block, fenced_blocks
-from tests.redis_servers import BINARIES, free_port, single
+from tests.ports import free_port
+from tests.redis_servers import BINARIES, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.producers.limiters import Rig
     from tests.redis_servers import Server
 
-pytestmark = pytest.mark.skipif(not CLUSTERING, reason="no server that can be a cluster")
 USER = "user: [{name: a, limit: 100000, window: 1h}]"
 USERS = [f"u{n}" for n in range(60)]
 DEADLINE_S = 2.0

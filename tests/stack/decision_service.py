@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from penaltybox.cli.fleet import environment_of
-from tests.redis_servers import free_port
+from tests.ports import free_port
 from tests.waiting import block_until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from tests.redis_servers import free_port
+from tests.ports import free_port
 from tests.stack.decision_service import fetch
 from tests.waiting import block_until
 

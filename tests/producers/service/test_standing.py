@@ -15,8 +15,8 @@ from penaltybox.producers.http.requests import RequestReader
 from penaltybox.producers.memory import MemoryLimiter
 from penaltybox.producers.service.desk import Desk
 from penaltybox.producers.service.standing import Standings
+from tests.ports import free_port
 from tests.producers.service.asgi import Client
-from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

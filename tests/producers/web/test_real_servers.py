@@ -30,8 +30,9 @@ from penaltybox.producers.web.asgi import PenaltyboxMiddleware
 from penaltybox.producers.web.flask import Penaltybox
 from penaltybox.producers.web.opening import Inline
 from penaltybox.producers.web.protection import Protection
+from tests.ports import free_port
 from tests.producers.web.asgi_server import alive
-from tests.redis_servers import BINARIES, Server, free_port, single
+from tests.redis_servers import BINARIES, Server, single
 from tests.waiting import block_until, wait_until
 
 if TYPE_CHECKING:

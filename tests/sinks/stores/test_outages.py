@@ -13,7 +13,8 @@ from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, Sto
 from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.subject_store import Rewound, Written
-from tests.redis_servers import BINARIES, SentinelTrio, Server, free_port, single
+from tests.ports import free_port
+from tests.redis_servers import BINARIES, SentinelTrio, Server, single
 from tests.sinks.stores.blobs import HOUR, block, version, write
 from tests.waiting import wait_until
 
