@@ -15,9 +15,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+import pytest
 
 from penaltybox.cli.fleet import Fleet, environment_of
 from penaltybox.cli.setup import create_tables, create_topics
+from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.settings import Settings
@@ -28,7 +30,7 @@ from tests.stack.decision_service import ROOT, Got, fetch
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
     from pathlib import Path
 
 TOKEN = "opens-nothing-but-tests"  # noqa: S105 - that is all
@@ -242,3 +244,21 @@ class Console:
 def wait_for_blocks(console: Console, wanted: int) -> None:
     """Until the console knows of so many denials."""
     block_until(lambda: console.get("/api/v1/status")["denied"] >= wanted, 30, f"{wanted} denied")
+
+
+@pytest.fixture(scope="module")
+def world(
+    broker: Any, redis_server: Any, clickhouse_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A module's own world, in which everything has happened that these tests look at."""
+    with World(broker, redis_server, clickhouse_server, tmp_path_factory.mktemp("world")) as made:
+        made.happen(ordinary(now_ms()) + hostile(now_ms()))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def console(world: World) -> Iterator[Console]:
+    """The console of that world."""
+    with Console(world.settings, "--matures", "30s") as made:
+        wait_for_blocks(made, 18)
+        yield made

@@ -14,10 +14,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from penaltybox.cli.fleet import environment_of
-from penaltybox.cli.setup import create_topics
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Penalty, encode
-from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
 from penaltybox.processors.alert_delivery import Timing
@@ -28,10 +26,13 @@ from penaltybox.sinks.blocklist import Blocklist
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from tests.processors.worker_driver import denial
 from tests.receiver import Receiver, receiving
+from tests.stack.stack_settings import settings_on, written
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from penaltybox.contracts.settings import Settings
 
 pytestmark = pytest.mark.stack
 ROOT = Path(__file__).parents[2]
@@ -47,22 +48,14 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def settings(broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path, receiver: Receiver) -> Settings:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    made = Settings(
-        kafka=broker.bootstrap,
-        kafka_partitions=2,
-        kafka_session_timeout_ms=2000,
-        topic_prefix=fresh_prefix,
-        redis_url=redis_server.url,
-        redis_prefix=fresh_prefix,
-        policy=str(policy),
-        stop_timeout_s=4,
+    return await settings_on(
+        broker,
+        fresh_prefix,
+        redis=redis_server,
+        policy=written(POLICY, tmp_path),
         alert_webhook_url=receiver.url,
         alert_webhook_secret="key",  # noqa: S106 - of this test
     )
-    await create_topics(made)
-    return made
 
 
 @asynccontextmanager

@@ -17,34 +17,16 @@ import pytest
 from penaltybox.cli.console_page.application import page_files
 from penaltybox.cli.console_page.routes import PREFIX, ROUTES
 from penaltybox.cli.fleet import environment_of
-from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.settings import Settings
 from tests.servers import fresh_name
-from tests.stack.console_world import HOSTILE, OFFICE, TOKEN, Console, World, hostile, ordinary, wait_for_blocks
+from tests.stack.console_world import HOSTILE, OFFICE, TOKEN, Console, World
 from tests.stack.decision_service import fetch
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def world(
-    broker: Any, redis_server: Any, clickhouse_server: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with World(broker, redis_server, clickhouse_server, tmp_path_factory.mktemp("world")) as made:
-        made.happen(ordinary(now_ms()) + hostile(now_ms()))
-        yield made
-
-
-@pytest.fixture(scope="module")
-def console(world: World) -> Iterator[Console]:
-    with Console(world.settings, "--matures", "30s") as made:
-        wait_for_blocks(made, 18)
-        yield made
 
 
 def validate(console: Console, path: str, name: str, answer: Any, status: str = "200") -> None:

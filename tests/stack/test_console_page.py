@@ -12,7 +12,7 @@ from penaltybox.cli.console_page.routes import PREFIX
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.keyspace import Keyspace
 from tests.stack.browsers import PHONE, Window, accessibility, chromium
-from tests.stack.console_world import HOSTILE, TOKEN, Console, World, decision, hostile, ordinary, wait_for_blocks
+from tests.stack.console_world import HOSTILE, TOKEN, Console, World, decision
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
@@ -22,22 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.stack, pytest.mark.any_broker, pytest.mark.programs("chromium")]
 EVIL = '</script><img src=x onerror="window.pwned=9">\u202eevil'
-
-
-@pytest.fixture(scope="module")
-def world(
-    broker: Any, redis_server: Any, clickhouse_server: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with World(broker, redis_server, clickhouse_server, tmp_path_factory.mktemp("page")) as made:
-        made.happen(ordinary(now_ms()) + hostile(now_ms()))
-        yield made
-
-
-@pytest.fixture(scope="module")
-def console(world: World) -> Iterator[Console]:
-    with Console(world.settings, "--matures", "30s") as made:
-        wait_for_blocks(made, 18)
-        yield made
 
 
 @pytest.fixture(scope="module")

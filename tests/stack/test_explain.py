@@ -16,20 +16,22 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from penaltybox.cli.fleet import environment_of
-from penaltybox.cli.setup import create_tables, create_topics
+from penaltybox.cli.setup import create_tables
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Decision, encode
-from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.analytics_pipeline import Limits
 from penaltybox.processors.ending import Ending
 from penaltybox.processors.penalties import run_penalties
 from penaltybox.sinks.clickhouse.client import ClickHouse
+from tests.stack.stack_settings import settings_on, written
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from penaltybox.contracts.settings import Settings
 
 pytestmark = pytest.mark.stack
 ROOT = Path(__file__).parents[2]
@@ -47,21 +49,15 @@ rules:
 async def settings(
     broker: Any, redis_server: Any, clickhouse_server: Any, fresh_prefix: str, fresh_database: str, tmp_path: Path
 ) -> Settings:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    made = Settings(
-        kafka=broker.bootstrap,
-        kafka_partitions=2,
-        kafka_session_timeout_ms=2000,
-        topic_prefix=fresh_prefix,
-        redis_url=redis_server.url,
-        redis_prefix=fresh_prefix,
+    made = await settings_on(
+        broker,
+        fresh_prefix,
+        redis=redis_server,
+        policy=written(POLICY, tmp_path),
         clickhouse_url=clickhouse_server.url,
         clickhouse_database=fresh_database,
-        policy=str(policy),
         stop_timeout_s=6,
     )
-    await create_topics(made)
     create_tables(made)
     return made
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 
-from penaltybox.cli.setup import create_topics
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import encode
@@ -28,9 +25,10 @@ from penaltybox.processors.analytics import run_analytics
 from penaltybox.processors.ending import Ending
 from penaltybox.processors.meters import restore_progress
 from penaltybox.processors.penalties import run_penalties
+from tests.ports import free_port, two_free_ports
 from tests.processors.worker_driver import denial
-from tests.redis_servers import free_port
 from tests.stack.decision_service import DecisionService, fetch
+from tests.stack.stack_settings import settings_on, written
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -104,23 +102,15 @@ def agrees(told: Scrape, wanted: Mapping[str, tuple[str, tuple[str, ...]]]) -> N
 async def settings(
     broker: Any, redis_server: Any, clickhouse_server: Any, fresh_prefix: str, fresh_database: str, tmp_path: Path
 ) -> Settings:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    made = Settings(
-        kafka=broker.bootstrap,
-        kafka_partitions=2,
-        kafka_session_timeout_ms=2000,
-        topic_prefix=fresh_prefix,
-        redis_url=redis_server.url,
-        redis_prefix=fresh_prefix,
+    return await settings_on(
+        broker,
+        fresh_prefix,
+        redis=redis_server,
+        policy=written(POLICY, tmp_path),
         clickhouse_url=clickhouse_server.url,
         clickhouse_database=fresh_database,
-        policy=str(policy),
-        stop_timeout_s=4,
         metrics_port=free_port(),
     )
-    await create_topics(made)
-    return made
 
 
 @asynccontextmanager
@@ -264,18 +254,6 @@ def test_several_processes_share_the_setting() -> None:
         assert Scrape(port + 1).value("penaltybox_process_info", role="serve") == 1
         with pytest.raises(ConfigurationError, match=r"metrics: cannot listen on 127\.0\.0\.1 port \d+"):
             served(settings, new_registry("serve"), 2).__enter__()
-
-
-def two_free_ports() -> int:
-    """The first of two, outside the range from which the system gives ports away."""
-    for port in range(20_000 + os.getpid() % 5_000, 30_000, 2):
-        with (
-            suppress(OSError),
-            socket.create_server(("127.0.0.1", port)),
-            socket.create_server(("127.0.0.1", port + 1)),
-        ):
-            return port
-    raise AssertionError("no two free ports")
 
 
 def test_no_port_no_registry() -> None:

@@ -10,20 +10,20 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Penalty, encode
-from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
-from penaltybox.links.kafka import Connection
-from penaltybox.processors.broker import TopicPlan, ensure_topics
 from penaltybox.processors.ending import Ending
 from penaltybox.processors.penalties import run_penalties
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from tests.processors.worker_driver import denial
+from tests.stack.stack_settings import settings_on, written
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from penaltybox.contracts.settings import Settings
 
 pytestmark = pytest.mark.stack
 
@@ -37,20 +37,8 @@ ladder: {rungs: [warn, 5m, 1h, permanent], warn: 10m, forgive: 8h, memory: 72h}
 
 @pytest.fixture
 async def stack(broker: Any, redis_server: Any, fresh_prefix: str, tmp_path: Path) -> Settings:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    settings = Settings(
-        kafka=broker.bootstrap,
-        kafka_partitions=4,
-        kafka_session_timeout_ms=2000,
-        redis_url=redis_server.url,
-        redis_prefix=fresh_prefix,
-        topic_prefix=fresh_prefix,
-        policy=str(policy),
-        stop_timeout_s=4,
-    )
-    await ensure_topics(Connection.of(settings), Topics.named(fresh_prefix), TopicPlan.of(settings))
-    return settings
+    policy = written(POLICY, tmp_path)
+    return await settings_on(broker, fresh_prefix, redis=redis_server, policy=policy, kafka_partitions=4)
 
 
 @asynccontextmanager

@@ -12,13 +12,10 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Control, encode
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.policy_versions import StoredPolicy, Switch
-from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
-from penaltybox.links.kafka import Connection
 from penaltybox.links.policies import read_in_force
 from penaltybox.processors.announcements import kafka_sender
-from penaltybox.processors.broker import TopicPlan, ensure_topics
 from penaltybox.processors.ending import Ending
 from penaltybox.processors.generations import recorded_generation
 from penaltybox.processors.penalties import make_engine, run_penalties
@@ -29,11 +26,14 @@ from penaltybox.sinks.policy_versions import put_in_force
 from penaltybox.sinks.redis_store import RedisSubjectStore
 from penaltybox.sinks.untold import Untold
 from tests.processors.worker_driver import denial
+from tests.stack.stack_settings import settings_on, written
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from penaltybox.contracts.settings import Settings
 
 pytestmark = pytest.mark.stack
 
@@ -47,19 +47,8 @@ ladder: {rungs: [warn, 5m, 1h, permanent], warn: 10m, forgive: 8h, memory: 72h}
 
 @pytest.fixture
 async def stack(broker: Any, private_redis: Any, fresh_prefix: str, tmp_path: Path) -> Settings:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    settings = Settings(
-        kafka=broker.bootstrap,
-        kafka_partitions=2,
-        kafka_session_timeout_ms=2000,
-        redis_url=private_redis.url,
-        topic_prefix=fresh_prefix,
-        policy=str(policy),
-        stop_timeout_s=4,
-    )
-    await ensure_topics(Connection.of(settings), Topics.named(fresh_prefix), TopicPlan.of(settings))
-    return settings
+    policy = written(POLICY, tmp_path)
+    return await settings_on(broker, fresh_prefix, policy=policy, redis_url=private_redis.url)
 
 
 @asynccontextmanager

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.stack.console_world import console, world
+
+__all__ = ["console", "world"]
