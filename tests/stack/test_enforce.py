@@ -10,7 +10,7 @@ from redis import Redis
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.settings import Settings
-from tests.redis_servers import free_port
+from tests.ports import free_port
 from tests.stack.decision_service import DecisionService, fetch
 from tests.stack.enforcers import PROGRAMS, Apache, Enforcer, Haproxy, NginxList, answers
 from tests.waiting import block_until
