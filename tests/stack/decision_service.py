@@ -65,7 +65,7 @@ class DecisionService:
         # Not a pipe: a process of its own that stays would hold it open.
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end
         self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stderr=self._log)
-        block_until(self._alive, 20, "a decision service that is alive")
+        block_until(self._alive, 60, "a decision service that is alive")
 
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.log
