@@ -29,6 +29,7 @@ from penaltybox.producers.logs.checkpoint import Checkpoint
 from penaltybox.producers.logs.delivery import Delivery
 from penaltybox.producers.logs.files import logs_of
 from penaltybox.producers.logs.follow import Follower, Pipe
+from penaltybox.producers.logs.garbage import collected_less_often
 from penaltybox.producers.logs.passage import Common, stretches
 from penaltybox.producers.logs.progress import Progress
 from penaltybox.producers.logs.whole import WholeLogs
@@ -135,7 +136,8 @@ def ingest_format(
     form.make(options)  # says what is wrong with the options before anything is opened
     run = _Run(log, common, Checkpoint(saved, form.name, name, moves=not dry_run), values)
     run.check(follow=follow)
-    run.go(follow=follow, dry_run=dry_run, quiet=as_json or dry_run)
+    with collected_less_often():
+        run.go(follow=follow, dry_run=dry_run, quiet=as_json or dry_run)
     if not dry_run:
         show_counts(common.progress, form.name, published=True, as_json=as_json)
     elif common.progress.unmatched or not common.progress.decisions:

@@ -29,7 +29,7 @@ class Pseudonyms:
         Raises:
             BadEvent: an `ip` that is no address (it must be normalised before it is hashed).
         """
-        if self._dimensions.isdisjoint(record.subjects):
+        if not self._dimensions or self._dimensions.isdisjoint(record.subjects):
             return record
         return msgspec.structs.replace(record, subjects=self.of_subjects(record.subjects))
 
