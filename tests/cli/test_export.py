@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +13,17 @@ from penaltybox.cli import exported_cloudevents, exported_ocsf
 from penaltybox.cli.commands import app
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.processors import topic_log
 from penaltybox.producers.adapters.reading import Options, Reading
 from penaltybox.producers.adapters.registry import load
 from penaltybox.producers.adapters.targets import Targets
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from click.testing import Result
+
+    from penaltybox.contracts.settings import Settings
 
 DECISION: dict[str, Any] = {
     "v": 1,
@@ -193,3 +199,20 @@ def test_topics_that_do_not_fit_are_refused() -> None:
         _run("cloudevents", topic="ladders")
     with pytest.raises(ConfigurationError, match="no class"):
         _run("ocsf", topic="outcomes")
+
+
+def test_a_topic_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of the topic that the settings name; tombstones are nothing, a wrong record is told with its place."""
+    asked: list[str] = []
+
+    async def records(_: Settings, topic: str) -> AsyncIterator[SimpleNamespace]:
+        asked.append(topic)
+        for offset, value in enumerate([json.dumps(PENALTY).encode(), None, b"{}"]):
+            yield SimpleNamespace(partition=1, offset=offset, value=value)
+
+    monkeypatch.setattr(topic_log, "read_topic", records)
+    monkeypatch.setenv("PENALTYBOX_TOPIC_PREFIX", "mine")
+    result = _run("cloudevents", topic="penalties")
+    assert (result.exit_code, asked) == (1, ["mine.penalties"])
+    assert json.loads(result.stdout)["id"] == PENALTY["id"]
+    assert "partition 1, offset 2: no decision, outcome or penalty" in result.stderr
