@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from penaltybox.producers.lists import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +14,11 @@ if TYPE_CHECKING:
     from penaltybox.producers.feed.lines import InForce, Name
 
 Network: TypeAlias = IPv4Network | IPv6Network
-_RANK = {"allow": 2, "deny": 1, "challenge": 0}
-_NEVER = 1 << 62
+_RANKS: Final = ("challenge", "deny", "allow")
+_DENY: Final = 1
+_ALLOW: Final = 2
+_NEVER: Final = 1 << 62
+_V4: Final = 32
 
 
 class Ban(NamedTuple):
@@ -45,17 +50,19 @@ class AddressList(NamedTuple):
 
 
 class _Node:
-    """A network on the way through the list, with the parts of it that somebody else decides."""
+    """A range on the way through the list, with the parts of it that somebody else decides."""
 
-    __slots__ = ("action", "holes", "network", "until")
+    __slots__ = ("end", "holes", "rank", "where")
 
-    def __init__(self, network: Network, entry: InForce) -> None:
-        self.network, self.action, self.until = network, entry.action, entry.until
-        self.holes: list[Network] = []
+    def __init__(self, where: Range, entry: InForce) -> None:
+        self.where = where
+        self.rank = _RANKS.index(entry.action)
+        self.end = _NEVER if entry.until is None else entry.until
+        self.holes: list[Range] = []
 
-    @property
-    def weight(self) -> tuple[int, int]:
-        return _RANK[self.action], _NEVER if self.until is None else self.until
+    def outweighs(self, other: _Node) -> bool:
+        """Whether this one decides where both are."""
+        return (self.rank, self.end) > (other.rank, other.end)
 
 
 def address_list(names: Mapping[Name, Sequence[InForce]], now_ms: int) -> AddressList:
@@ -65,33 +72,22 @@ def address_list(names: Mapping[Name, Sequence[InForce]], now_ms: int) -> Addres
         names: as the feed tells them.
         now_ms: what has ended by then is not in the list.
     """
-    nodes: dict[Network, _Node] = {}
+    nodes: dict[Range, _Node] = {}
     left_out: Counter[str] = Counter()
     for (kind, text), in_force in names.items():
         running = [one for one in in_force if one.until is None or one.until > now_ms]
         if not running:
             continue
-        network = _network(kind, text)
-        if network is None:
+        where = Range.of(text[3:]) if text.startswith("ip:") else None if kind == "subject" else Range.of(text)
+        if where is None:
             if kind != "allow":
                 left_out[_why(text)] += 1
             continue
         for one in running:
-            node = _Node(network, one)
-            if network not in nodes or nodes[network].weight < node.weight:
-                nodes[network] = node
-    return AddressList(list(_apart(nodes.values())), left_out)
-
-
-def _network(kind: str, text: str) -> Network | None:
-    if kind == "subject" or (kind == "allow" and ":" in text.partition("/")[0]):
-        if not text.startswith("ip:") and kind == "subject":
-            return None
-        text = text.removeprefix("ip:")
-    try:
-        return ip_network(text)
-    except ValueError:
-        return None
+            node = _Node(where, one)
+            if where not in nodes or node.outweighs(nodes[where]):
+                nodes[where] = node
+    return AddressList(_apart(nodes.values()), left_out)
 
 
 def _why(text: str) -> str:
@@ -99,44 +95,52 @@ def _why(text: str) -> str:
     return "ip (hashed)" if dimension == "ip" else dimension
 
 
-def _apart(nodes: Iterable[_Node]) -> Iterator[Ban]:
+def _apart(nodes: Iterable[_Node]) -> list[Ban]:
     """Bans that do not overlap: of two, one within the other, the weightier decides about what they share."""
     kept: list[_Node] = []
     around: list[_Node] = []  # kept ones that the next may lie in, outermost first
-    order = sorted(nodes, key=lambda node: _position(node.network))
-    for node in order:
-        while around and not _within(node.network, around[-1].network):
+    for node in sorted(nodes, key=lambda node: _position(node.where)):
+        while around and not _within(node.where, around[-1].where):
             around.pop()
-        if around and around[-1].weight >= node.weight:
-            continue
         if around:
-            around[-1].holes.append(node.network)
+            if not node.outweighs(around[-1]):
+                continue
+            around[-1].holes.append(node.where)
         around.append(node)
         kept.append(node)
-    parts = (
-        Ban(network, node.action, node.until)
-        for node in kept
-        if node.action != "allow"
-        for network in _without(node.network, node.holes)
+    parts = [(part, node) for node in kept if node.rank != _ALLOW for part in _without(node.where, node.holes)]
+    if any(node.holes for node in kept):
+        parts.sort(key=lambda part: _position(part[0]))
+    return [
+        Ban(_network(part), "deny" if node.rank == _DENY else "challenge", None if node.end == _NEVER else node.end)
+        for part, node in parts
+    ]
+
+
+def _position(where: Range) -> tuple[int, int, int]:
+    bits, number, length = where
+    return bits, number << (bits - length), length
+
+
+def _within(inner: Range, outer: Range) -> bool:
+    return (
+        inner.bits == outer.bits
+        and inner.length >= outer.length
+        and inner.number >> (inner.length - outer.length) == outer.number
     )
-    return iter(sorted(parts, key=lambda ban: _position(ban.network)))
 
 
-def _position(network: Network) -> tuple[int, int, int]:
-    return network.version, int(network.network_address), network.prefixlen
-
-
-def _within(inner: Network, outer: Network) -> bool:
-    if inner.version != outer.version or inner.prefixlen < outer.prefixlen:
-        return False
-    shift = outer.max_prefixlen - outer.prefixlen
-    return int(inner.network_address) >> shift == int(outer.network_address) >> shift
-
-
-def _without(network: Network, holes: Sequence[Network]) -> Iterator[Network]:
-    """The parts of a network outside of all holes, which lie in it and not in each other."""
+def _without(where: Range, holes: Sequence[Range]) -> Iterator[Range]:
+    """The parts of a range outside of all holes, which lie in it and not in each other."""
     if not holes:
-        yield network
-    elif holes[0] != network:
-        for half in network.subnets():
+        yield where
+    elif holes[0] != where:
+        for last in (0, 1):
+            half = Range(where.bits, where.number << 1 | last, where.length + 1)
             yield from _without(half, [hole for hole in holes if _within(hole, half)])
+
+
+def _network(where: Range) -> Network:
+    bits, number, length = where
+    made = (number << (bits - length), length)
+    return IPv4Network(made) if bits == _V4 else IPv6Network(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shlex
 import signal
 from contextlib import asynccontextmanager
@@ -101,11 +102,15 @@ def _enforce_file(file: Path, form: str, run: str, feed: str, memory: Path | Non
 
 def _enforce(target: Target, file: Path, feed: str, memory: Path | None) -> None:
     from penaltybox.cli.roles import log_as
+    from penaltybox.producers.feed.http_source import HttpSource
 
     values = settings()
-    log_as(values.log_level)
     if not file.parent.is_dir():
         raise ConfigurationError(f"{file}: there is no directory {file.parent}")
+    if feed:
+        HttpSource(feed)  # a mistake in it is told before anything begins
+    log_as(values.log_level)
+    gc.set_threshold(200_000, 20, 20)  # a list of 100,000 has no cycles, and looking for them is half of its time
     asyncio.run(_until_stopped(values, target, memory or file.with_name(f"{file.name}.feed"), feed))
 
 

@@ -150,7 +150,9 @@ class Enforcement:
         self._changed.clear()
         started = loop.time()
         try:
-            self._tell(await self._target.apply(address_list(self._mirror.names, now_ms()), now_ms()))
+            at_ms = now_ms()
+            bans = await asyncio.to_thread(address_list, dict(self._mirror.names), at_ms)
+            self._tell(await self._target.apply(bans, at_ms))
             if self._failure:
                 self._failure = ""
                 _log.info("enforced again")

@@ -14,7 +14,7 @@ Name: TypeAlias = tuple[Kind, str]
 """What a line is about: a subject, a banned range of addresses, or an entry of the allowlist."""
 
 
-class InForce(msgspec.Struct, frozen=True, omit_defaults=True):
+class InForce(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thing that is in force: until when (ms since the epoch; null is for good), and by which rung and rule."""
 
     action: Literal["deny", "challenge", "allow"]
