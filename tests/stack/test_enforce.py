@@ -92,12 +92,12 @@ def test_an_outage_changes_nothing_until_blocks_run_out(world: World, tmp_path: 
     port = free_port()
     with Haproxy(tmp_path / "program", 1) as program:
         feed = [*program.enforce(), "--from", f"http://127.0.0.1:{port}"]
-        ends = now_ms() + 25_000
         with DecisionService(world.settings, policy, port=port), Enforcer(world.settings, tmp_path, *feed) as enforcer:
-            world.block("127.0.0.60", ends)
             world.block("127.0.0.61")
+            answers(program, "127.0.0.61", program.denies, 60)
+            ends = now_ms() + 25_000
+            world.block("127.0.0.60", ends)
             answers(program, "127.0.0.60", program.denies)
-            answers(program, "127.0.0.61", program.denies)
             assert enforcer.stop() == 0, enforcer.log
         with Enforcer(world.settings, tmp_path, *feed) as enforcer:
             block_until(lambda: "the feed is asked again" in enforcer.log, 20, "an outage")
