@@ -49,7 +49,7 @@ class Haproxy(Gateway):
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 class NginxList(Nginx):
@@ -133,13 +133,13 @@ class Enforcer:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
 
 
-def answers(gateway: Gateway, source: str, status: int, deadline_s: float = 20) -> None:
+def answers(gateway: Gateway, source: str, status: int, deadline_s: float = 60) -> None:
     """Waits until a client of this address gets this status."""
     block_until(lambda: fetch(gateway.port, source=source).status == status, deadline_s, f"{status} for {source}")

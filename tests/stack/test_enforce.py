@@ -100,7 +100,7 @@ def test_an_outage_changes_nothing_until_blocks_run_out(world: World, tmp_path: 
             answers(program, "127.0.0.60", program.denies)
             assert enforcer.stop() == 0, enforcer.log
         with Enforcer(world.settings, tmp_path, *feed) as enforcer:
-            block_until(lambda: "the feed is asked again" in enforcer.log, 20, "an outage")
+            block_until(lambda: "the feed is asked again" in enforcer.log, 60, "an outage")
             assert fetch(program.port, source="127.0.0.61").status == program.denies
             answers(program, "127.0.0.60", 200, 60)
             assert now_ms() >= ends
@@ -124,11 +124,11 @@ def test_a_new_haproxy_gets_everything(world: World, tmp_path: Path) -> None:
         world.lift("127.0.0.70")
         world.block("127.0.0.71")
         world.block("127.0.0.72", kind="challenge")
-        block_until(lambda: "not enforced" in enforcer.log, 20, "a failure")
+        block_until(lambda: "not enforced" in enforcer.log, 60, "a failure")
         program.__enter__()
         answers(program, "127.0.0.71", program.denies)
         answers(program, "127.0.0.70", 200)
-        block_until(lambda: b"challenge" in fetch(program.port, source="127.0.0.72").body, 20, "a challenge")
+        block_until(lambda: b"challenge" in fetch(program.port, source="127.0.0.72").body, 60, "a challenge")
         forged = fetch(program.port, source="127.0.0.73", headers={"X-Penaltybox-Action": "challenge"})
         assert b"challenge" not in forged.body
 
