@@ -18,6 +18,12 @@ PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text(encoding=
 EXAMPLES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.fixture
+def clickhouse(own_clickhouse: ClickHouse) -> ClickHouse:
+    """The page's examples change tables."""
+    return own_clickhouse
+
+
 def test_every_shipped_query_is_on_the_page() -> None:
     """Each has a paragraph of its own and an example, and no other is promised."""
     assert set(re.findall(r"^\*\*`(\w+)`\*\*", PAGE, re.MULTILINE)) == set(QUERIES)

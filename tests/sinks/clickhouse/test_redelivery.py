@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stack
 Answers = dict[str, list[dict[str, Any]]]
 END_MS = T0_MS + 70 * DAY_MS
+SPAN_MS = 4 * HOUR_MS
 TABLES = ("decisions", "outcomes", "penalties", "dead_letters")
 VALUES: dict[str, int | str] = {"from": 1, "to": END_MS, "as_of": END_MS, "matures_s": 3600, "by": "ip"}
-VALUES |= {"prefix": "", "change": T0_MS + 12 * HOUR_MS}
+VALUES |= {"prefix": "", "change": T0_MS + SPAN_MS // 2}
 
 
 def batches(world: World, **place: Any) -> list[Batch]:
@@ -84,7 +85,7 @@ def _answers(clickhouse: ClickHouse, names: list[str]) -> Answers:
 @pytest.fixture(scope="module")
 def world() -> World:
     """A world that crosses into a second month in the middle of a batch, back and forth."""
-    world = random_world(7, requests=300)
+    world = random_world(7, requests=300, span_ms=SPAN_MS)
     rng = random.Random(7)
     moved = [decision(10_000 + n, ts=T0_MS + rng.choice([0, 40]) * DAY_MS + n) for n in range(200)]
     farm = [decision(20_000 + n, subjects={"user": f"f{n % 9}", "device": "farm"}) for n in range(40)]
@@ -208,10 +209,13 @@ def test_old_events_stay(clickhouse: ClickHouse, writer: Writer) -> None:
 def test_one_insert_is_one_part(clickhouse: ClickHouse, writer: Writer) -> None:
     """A whole batch of one month becomes one part: stored in full or not at all."""
     clickhouse.command("SYSTEM STOP MERGES decisions")
-    writer.store(writer.prepare(batch("decisions", [decision(n) for n in range(30_000)])))
-    parts = clickhouse.rows(
-        "SELECT rows FROM system.parts WHERE database = currentDatabase() AND table = 'decisions' AND active"
-    )
+    try:
+        writer.store(writer.prepare(batch("decisions", [decision(n) for n in range(30_000)])))
+        parts = clickhouse.rows(
+            "SELECT rows FROM system.parts WHERE database = currentDatabase() AND table = 'decisions' AND active"
+        )
+    finally:
+        clickhouse.command("SYSTEM START MERGES decisions")
     assert [part["rows"] for part in parts] == [30_000]
 
 

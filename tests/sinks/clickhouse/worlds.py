@@ -108,8 +108,11 @@ LABELS = (
 )  # fmt: skip
 
 
-def random_world(seed: int, requests: int = 900) -> World:
-    """Few subjects and many denials, windows short and long, all labels, dry runs, shadow rules."""
+def random_world(seed: int, requests: int = 900, span_ms: int = DAY_MS) -> World:
+    """Few subjects and many denials, windows short and long, all labels, dry runs, shadow rules.
+
+    `span_ms`: decisions lie within so much time. Roll-ups are built hour by hour, which takes a test's time.
+    """
     rng = random.Random(seed)
     users, devices = 60, 40
     addresses = ["203.0.113.7", "203.0.113.8", "198.51.100.1", "2001:db8:1:2::5", "2001:db8:1:3::5"]
@@ -134,7 +137,7 @@ def random_world(seed: int, requests: int = 900) -> World:
         else:
             fields["sample_rate"] = rng.choice([None, 0.1])
         decisions.append(
-            decision(n, ts=T0_MS + rng.randrange(DAY_MS), subjects=subjects, attrs={"asn": f"AS{user % 3}"}, **fields)
+            decision(n, ts=T0_MS + rng.randrange(span_ms), subjects=subjects, attrs={"asn": f"AS{user % 3}"}, **fields)
         )
     for n in range(requests // 4):
         subjects = {"user": f"u{rng.randrange(users)}", "device": f"d{rng.randrange(devices)}"}
