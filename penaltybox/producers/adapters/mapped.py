@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _JUDGED: Final = ("deny", "challenge")
 _LONGEST_ID: Final = 128
-_MOST_ATTRS: Final = 8
 _MOST_COUNT: Final = 1_000_000
 _LONGEST_TIME: Final = 30
 _LATEST: Final = 1e20
@@ -53,7 +52,7 @@ class Mapped:
             return _NO_SUBJECT
         reason = _of(rule.reason, fields)
         if reason is None and action in _JUDGED:
-            reason = "over_limit" if rule.violated else "unknown"
+            reason = "over_limit" if rule.violated and rule.reason.table is None else "unknown"
         enforced = _of(rule.enforced, fields)
         target = self._target(rule, fields)
         numbers = {name: number(_of(value, fields)) for name, value in rule.numbers.items()}
@@ -126,7 +125,7 @@ def _text(value: Any) -> str:
 
 
 def _attrs(rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
-    found = {name: label(_text(fields(field))) for name, field in list(rule.attrs.items())[:_MOST_ATTRS]}
+    found = {name: label(_text(fields(field))) for name, field in rule.attrs.items()}
     return {name: text for name, text in found.items() if text and len(text.encode("utf-8", "replace")) <= _LONGEST_ID}
 
 

@@ -23,14 +23,28 @@ Field = tuple[str, ...]
 ACTIONS: Final = get_args(Action)
 REASONS: Final = get_args(Reason)
 TIME_FORMATS: Final = ("rfc3339", "apache", "nginx", "syslog", "unix", "unix_ms", "unix_us", "unix_ns")
-NUMBERS: Final = ("status", "limit", "window_s", "remaining", "retry_after_s", "count")
+NUMBERS: Final = {
+    "status": (100, 599),
+    "limit": (0, 1 << 31),
+    "window_s": (0, 1 << 31),
+    "remaining": (0, 1 << 31),
+    "retry_after_s": (0, 1 << 31),
+    "count": (1, 1_000_000),
+}
+"""What a constant may be."""
 _ROUTE_KEYS: Final = ("method", "path", "line")
 _KEYS: Final = (
     *("match", "time", "subjects", "action", "reason", "violated", "scenario", "route", "enforced", "attrs", "id"),
     *NUMBERS,
 )
 _MOST_RULES: Final = 50
+_MOST_VIOLATED: Final = 16
+_MOST_ATTRS: Final = 8
+_LONGEST: Final = 128
 _JUDGED: Final = ("deny", "challenge")
+NOBODY: Final = "shared"
+"""The dimension of limits that all requests share: nobody is charged."""
+_SPELT: Final = {"True": "true", "False": "false"}
 _HERE: Final = "penaltybox.producers.adapters"
 
 
@@ -113,7 +127,7 @@ class _Rule:
         if not subjects:
             raise node.error("no subjects", "at least one, such as subjects: {ip: client}")
         action = self._value("action", "allow", self._one_of(ACTIONS))
-        violated = self._violated()
+        violated = self._violated(subjects)
         reason = self._value("reason", None, self._one_of(REASONS))
         self._check_grounds(action, reason, violated)
         return Rule(
@@ -127,27 +141,41 @@ class _Rule:
             scenario=self._value("scenario", None, lambda at: at.text()),
             route=self._route(),
             enforced=self._value("enforced", None, _flag),
-            attrs={name: self._field(at) for name, at in node.child("attrs", {}).pairs()},
+            attrs=self._attrs(),
             id=self._field(node.child("id", None)) if node.has("id") else None,
-            numbers={name: self._value(name, None, _whole) for name in NUMBERS if node.has(name)},
+            numbers={name: self._value(name, None, _whole(*of)) for name, of in NUMBERS.items() if node.has(name)},
         )
 
     def _check_grounds(self, action: Value, reason: Value, violated: tuple[str, ...]) -> None:
         actions = {action.constant} if action.table is None else set(action.table.values())
         reasons = {reason.constant} if reason.table is None else set(reason.table.values())
-        if action.field is not None and action.table is None:
-            raise self._node.child("action", None).error("a field without values", "values: {…: deny, …: allow}")
+        for key, value, wanted in (("action", action, "deny"), ("reason", reason, "over_limit")):
+            if value.field is not None and not value.table:
+                raise self._node.child(key, None).error("a field without values", f"values: {{…: {wanted}, …: …}}")
         if actions & set(_JUDGED) and "over_limit" in reasons and not violated:
             raise self._node.error("over_limit without violated", "violated: [ip:NAME], the limit and whom it counts")
 
-    def _violated(self) -> tuple[str, ...]:
+    def _violated(self, subjects: Mapping[str, Field]) -> tuple[str, ...]:
         found = []
         for at in self._node.child("violated", []).items():
             dimension, colon, name = at.text().partition(":")
-            if not colon or not name or DIMENSION.fullmatch(dimension) is None or len(at.value) > 128:  # noqa: PLR2004 - as events have it
-                raise at.error(at.value, "dimension:limit, such as ip:login")
+            if not colon or not name or DIMENSION.fullmatch(dimension) is None or len(at.value) > _LONGEST:
+                raise at.error(at.value, f"dimension:limit, such as ip:login, of at most {_LONGEST} characters")
+            if dimension not in subjects and dimension != NOBODY:
+                raise at.error(at.value, f"a dimension of the subjects: {', '.join(subjects)}; or {NOBODY}")
             found.append(at.value)
+        if len(found) > _MOST_VIOLATED:
+            raise self._node.child("violated", None).error(f"{len(found)} limits", f"at most {_MOST_VIOLATED}")
         return tuple(found)
+
+    def _attrs(self) -> dict[str, Field]:
+        node = self._node.child("attrs", {})
+        found = {name: self._field(at) for name, at in node.pairs()}
+        if len(found) > _MOST_ATTRS:
+            raise node.error(f"{len(found)} names", f"at most {_MOST_ATTRS}")
+        if any(not 0 < len(name) <= _LONGEST for name in found):
+            raise node.error("a name that is empty or too long", f"names of 1 to {_LONGEST} characters")
+        return found
 
     def _route(self) -> dict[str, Value]:
         node = self._node.child("route", {})
@@ -165,7 +193,7 @@ class _Rule:
         field = self._field(node.child("from", None))
         if not node.has("values"):
             return Value(field=field)
-        return Value(field=field, table={name: read(at) for name, at in node.child("values", None).pairs()})
+        return Value(field=field, table=_table(node.child("values", None), read))
 
     @staticmethod
     def _one_of(choices: tuple[str, ...]) -> Callable[[Node], str]:
@@ -175,8 +203,12 @@ class _Rule:
         """``client``, ``request.client.0``, or a list of keys where a key has a dot in it."""
         if isinstance(node.value, list):
             keys = tuple(at.text() for at in node.items())
+            if not keys:
+                raise node.error("an empty list", "the keys of a field, from the outside in")
         elif isinstance(node.value, str) and node.value:
             keys = (node.value,) if self._groups else tuple(node.text().split("."))
+            if not all(keys):
+                raise node.error(node.value, "keys with one dot between two: client.address")
         else:
             raise node.error(node.value, "the name of a field")
         if self._groups and keys[0] not in self._groups:
@@ -190,5 +222,10 @@ def _flag(node: Node) -> bool:
     return node.value
 
 
-def _whole(node: Node) -> int:
-    return node.whole(least=0, most=1 << 31)
+def _table(node: Node, read: Callable[[Node], Any]) -> dict[str, Any]:
+    """The values of a field, as text: YAML's true and false are those of JSON."""
+    return {_SPELT.get(name, name): read(at) for name, at in node.pairs()}
+
+
+def _whole(least: int, most: int) -> Callable[[Node], int]:
+    return lambda node: node.whole(least=least, most=most)

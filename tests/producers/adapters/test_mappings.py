@@ -162,6 +162,16 @@ RULE = "rules: [{{time: {{from: at}}, subjects: {{ip: ip}}, action: allow, {}}}]
             "rules: [{time: {from: at}, subjects: {ip: ip}, action: deny, reason: over_limit}]",
             "over_limit without violated, wanted violated",
         ),
+        ("json", RULE.format("status: 999"), "status: got 999, wanted a whole number from 100 to 599"),
+        ("json", RULE.format("count: 0"), "count: got 0, wanted a whole number from 1 to"),
+        ("json", RULE.format("reason: {from: x}"), "reason: got a field without values, wanted values: {…: over_limit"),
+        ("json", RULE.format("reason: {from: x, values: {}}"), "reason: got a field without values"),
+        ("json", RULE.format("violated: [user:login]"), "got user:login, wanted a dimension of the subjects: ip; or"),
+        ("json", RULE.format(f"violated: {[f'ip:{number}' for number in range(17)]}"), "got 17 limits, wanted at most"),
+        ("json", RULE.format(f"attrs: {{{', '.join(f'a{number}: x' for number in range(9))}}}"), "got 9 names, wanted"),
+        ("json", RULE.format("attrs: {'': x}"), "a name that is empty or too long"),
+        ("json", RULE.format("id: []"), "id: got an empty list"),
+        ("json", RULE.format("id: a..b"), "id: got a..b, wanted keys with one dot between"),
         ("regex", RULE.format("match: '(?P<at>.+)(?P<ip>.+)(?P<x>.+)'"), "no line can make slow, but: could take"),
         ("regex", RULE.format("match: '(?P<at>x)'"), "ip, wanted a group of the pattern: at"),
         ("regex", RULE.format("match: ''"), "wanted a pattern with named groups"),
@@ -172,6 +182,27 @@ def test_mistakes_are_told_with_their_place(form: str, text: str, says: str, tmp
     """Who writes a mapping is told where, what was found and what was wanted."""
     with pytest.raises(ConfigurationError, match=says):
         told(form, "", values=_file(tmp_path, text))
+
+
+def test_truth_values_are_those_of_json(tmp_path: Path) -> None:
+    """`true` in a table of values is the true of a JSON log, as it is in `match`."""
+    rule = RULE.replace("action: allow", "action: {{from: limited, values: {{true: deny, false: allow}}}}")
+    values = _file(tmp_path, rule.format("enforced: {from: limited, values: {true: false}}"))
+    line = {"at": "2026-05-17T10:05:03Z", "ip": "203.0.113.7"}
+    assert told("json", json.dumps(line | {"limited": True}), values=values).startswith("deny unknown (dry run)")
+    assert told("json", json.dumps(line | {"limited": False}), values=values).startswith("allow")
+    assert told("json", json.dumps(line), values=values) == "passed: a value that the mapping leaves out"
+
+
+def test_an_outage_that_a_table_does_not_know_is_no_offence(tmp_path: Path) -> None:
+    """A reason that the table does not name is `unknown`, not `over_limit`."""
+    rule = RULE.replace("action: allow", "action: deny").format(
+        "violated: ['ip:login'], reason: {from: why, values: {limit: over_limit}}"
+    )
+    line = {"at": "2026-05-17T10:05:03Z", "ip": "203.0.113.7", "why": "limit"}
+    assert told("json", json.dumps(line), values=_file(tmp_path, rule)).startswith("deny over_limit ip:login")
+    line["why"] = "backend_down"
+    assert told("json", json.dumps(line), values=_file(tmp_path, rule)).startswith("deny unknown ip:login")
 
 
 def test_a_mapping_is_needed() -> None:
