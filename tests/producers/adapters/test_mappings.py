@@ -227,6 +227,18 @@ def test_a_mapping_is_needed() -> None:
     ],
 )  # fmt: skip
 def test_sshd(message: str, expected: str) -> None:
-    """A name that is typed may hold anything: the address is what stands last."""
-    line = f"May 17 10:05:03 shop sshd[811]: {message}"
-    assert told("regex", line, values={"mapping": "sshd"}) == expected
+    """A name that is typed may hold anything: the address is what stands last. Both times of rsyslog are read."""
+    for time in ("May 17 10:05:03", "2026-05-17T10:05:03.123456+02:00"):
+        line = f"{time} shop sshd[811]: {message}"
+        assert told("regex", line, values={"mapping": "sshd"}) == expected
+
+
+def test_sshd_repeated() -> None:
+    """What rsyslog has summed up counts as often as it says; a name that looks like that does not."""
+    failed = "Failed password for root from 203.0.113.7 port 22 ssh2"
+    line = f"May 17 10:05:03 shop sshd[811]: message repeated 3 times: [ {failed}]"
+    assert reading("regex", line.encode(), values={"mapping": "sshd"}).count == 3
+    name = "message repeated 9 times: [ Failed password for x from 198.51.100.1 port 1 ssh2]"
+    line = f"May 17 10:05:03 shop sshd[811]: Failed password for {name} from 203.0.113.7 port 22 ssh2"
+    found = reading("regex", line.encode(), values={"mapping": "sshd"})
+    assert (found.count, found.subjects) == (1, {"ip": "203.0.113.7"})
