@@ -28,7 +28,8 @@ class _Docker(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Journal(msgspec.Struct, frozen=True, gc=False):
-    message: str = msgspec.field(name="MESSAGE")
+    message: str | list[int] = msgspec.field(name="MESSAGE")
+    """Of bytes where it has characters that cannot be printed, which a client may have sent."""
     at: str = msgspec.field(name="__REALTIME_TIMESTAMP")
 
 
@@ -52,7 +53,9 @@ def _inner(line: bytes) -> bytes | None:
             return None
     if b'"__REALTIME_TIMESTAMP"' in line:
         try:
-            return _journal(line).message.rstrip("\r\n").encode("utf-8", "surrogatepass")
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            message = _journal(line).message
+            raw = bytes(message) if isinstance(message, list) else message.encode("utf-8", "surrogatepass")
+        except (msgspec.MsgspecError, RecursionError, ValueError):
             return None
+        return raw.rstrip(b"\r\n")
     return None

@@ -42,7 +42,10 @@ def test_what_is_inside_is_read(line: bytes) -> None:
         json.dumps({"log": TEXT}).encode(),  # an application's own key
         json.dumps({"message": TEXT, "stream": "stderr", "time": "x"}).encode(),
         json.dumps({"log": 7, "stream": "stderr", "time": "x"}).encode(),
-        json.dumps({"MESSAGE": [110, 103], "__REALTIME_TIMESTAMP": "1"}).encode(),  # bytes, as the journal writes them
+        json.dumps({"MESSAGE": [110, 300], "__REALTIME_TIMESTAMP": "1"}).encode(),
+        json.dumps({"MESSAGE": [110, -1], "__REALTIME_TIMESTAMP": "1"}).encode(),
+        json.dumps({"MESSAGE": [[110], [103]], "__REALTIME_TIMESTAMP": "1"}).encode(),
+        json.dumps({"MESSAGE": None, "__REALTIME_TIMESTAMP": "1"}).encode(),  # too long for the journal's JSON
         b'{"log":"' + INNER,
         b'{"log":"\\ud800","stream":"x","time":"y"',
     ],
@@ -50,6 +53,14 @@ def test_what_is_inside_is_read(line: bytes) -> None:
 def test_what_is_not_wrapped_stays(line: bytes) -> None:
     """Only the beginning of a line is looked at, and in JSON only keys that a runtime writes."""
     assert unwrapped(line) is None
+
+
+def test_a_byte_that_no_text_has_hides_nobody_in_the_journal() -> None:
+    """The journal writes a message as a list of bytes when it is no UTF-8, which a client's path can see to."""
+    line = INNER.replace(b"POST /", b"POST /\xff\x1b", 1)
+    assert line != INNER
+    wrapped = json.dumps({"MESSAGE": list(line), "__REALTIME_TIMESTAMP": "1779012303000000"}).encode()
+    assert unwrapped(wrapped) == line
 
 
 def test_a_long_line_that_was_cut_is_read_as_far_as_it_goes() -> None:
