@@ -34,12 +34,15 @@ def watch(teller: Teller) -> Callable[[], None]:
         increment: bool = False,  # noqa: FBT001, FBT002 - the library's signature
     ) -> bool:  # fmt: skip
         seen: list[tuple[str, str]] = []
-        usage = core.get_usage(request, group, fn, _watched_key(key, seen), rate, method, increment)
+        rates: list[Any] = []
+        usage = core.get_usage(
+            request, group, fn, _watched_key(key, seen), _watched_rate(rate, rates), method, increment
+        )
         if usage is None:
             return False
         over = bool(usage["should_limit"])
-        if increment and seen and usage["limit"]:
-            _tell(teller, request, seen[-1], rate, usage, over=over)
+        if increment and seen:
+            teller.attempt("django-ratelimit", lambda: _tell(teller, request, seen[-1], rates[-1], usage, over=over))
         return over
 
     decorators.is_ratelimited = watched
@@ -73,6 +76,21 @@ def _watched_key(key: Any, seen: list[tuple[str, str]]) -> Any:
     return remembering
 
 
+def _watched_rate(rate: Any, seen: list[Any]) -> Any:
+    """The rate, remembered; a function is called once, as without a hook: it may ask a database."""
+    if isinstance(rate, str) and "." in rate:
+        rate = core.import_string(rate)
+    if not callable(rate):
+        seen.append(rate)
+        return rate
+
+    def remembering(group: str, request: Any) -> Any:
+        seen.append(rate(group, request))
+        return seen[-1]
+
+    return remembering
+
+
 class _Named(str):  # noqa: SLOT000 - it has a name beside its text
     """A value as the library has it, and how it is told."""
 
@@ -95,10 +113,13 @@ def _simple(key: str) -> Callable[[str, Any], _Named]:
 
 
 def _tell(teller: Teller, request: Any, seen: tuple[str, str], rate: Any, usage: Any, *, over: bool) -> None:
+    if not usage["limit"]:
+        return  # the cache is away
     group, key = seen
     match = getattr(request, "resolver_match", None)
     route = f"{request.method} /{match.route}" if match is not None else ""
-    limit = Limit(key, usage["limit"], _window_s(rate, group, request), over)
+    window_s = core._split_rate(rate)[1]  # noqa: SLF001 - as the library reads it
+    limit = Limit(key, usage["limit"], window_s, over)
     teller.tell(
         [limit],
         limiter="django-ratelimit",
@@ -107,12 +128,3 @@ def _tell(teller: Teller, request: Any, seen: tuple[str, str], rate: Any, usage:
         remaining=max(0, usage["limit"] - usage["count"]),
         retry_after_s=max(0, usage["time_left"]),
     )
-
-
-def _window_s(rate: Any, group: str, request: Any) -> int:
-    if isinstance(rate, str) and "." in rate:
-        rate = core.import_string(rate)
-    if callable(rate):
-        rate = rate(group, request)
-    window: int = core._split_rate(rate)[1]  # noqa: SLF001 - as the library reads it
-    return window

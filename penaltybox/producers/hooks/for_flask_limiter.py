@@ -21,7 +21,7 @@ def watch(app: Any, limiter: Any, teller: Teller) -> None:
         teller: publishes.
     """
 
-    def told(response: Any) -> Any:
+    def tell() -> None:
         limits = [
             Limit(str(one.request_args[-2]), one.limit.amount, one.limit.get_expiry(), bool(one.breached))
             for one in _looked_at(limiter)
@@ -29,6 +29,9 @@ def watch(app: Any, limiter: Any, teller: Teller) -> None:
         if limits:
             route = f"{request.method} {request.url_rule.rule}" if request.url_rule is not None else ""
             teller.tell(limits, limiter="flask-limiter", scenario=request.endpoint or "", route=route)
+
+    def told(response: Any) -> Any:
+        teller.attempt("flask-limiter", tell)
         return response
 
     app.after_request(told)

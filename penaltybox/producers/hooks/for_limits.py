@@ -26,9 +26,12 @@ def watch(strategy: Any, teller: Teller) -> Callable[[], None]:
     hit = strategy.hit
 
     def tell(allowed: bool, item: Any, identifiers: tuple[str, ...], cost: int) -> bool:  # noqa: FBT001 - hit's answer
-        key, scenario = (*identifiers, "", "")[:2]
-        limit = Limit(str(key), item.amount, item.get_expiry(), not allowed)
-        teller.tell([limit], limiter="limits", scenario=str(scenario), cost=cost)
+        def told() -> None:
+            key, scenario = (*identifiers, "", "")[:2]
+            limit = Limit(str(key), item.amount, item.get_expiry(), not allowed)
+            teller.tell([limit], limiter="limits", scenario=str(scenario), cost=cost)
+
+        teller.attempt("limits", told)
         return allowed
 
     async def tell_later(answer: Any, item: Any, identifiers: tuple[str, ...], cost: int) -> bool:

@@ -34,9 +34,9 @@ def watch(limiter: Any, teller: Teller) -> Callable[[], None]:
         try:
             answer = check(request, *arguments, **named)
         except RateLimitExceeded:
-            _tell(teller, request, over=True)
+            teller.attempt("slowapi", lambda: _tell(teller, request, over=True))
             raise
-        _tell(teller, request, over=False)
+        teller.attempt("slowapi", lambda: _tell(teller, request, over=False))
         return answer
 
     limiter._check_request_limit = watched  # noqa: SLF001 - as above

@@ -28,7 +28,7 @@ def hook(teller: Teller, *, window_s: int = 0, scenario: str = "") -> Any:
         def on_limit(self, call_next: Any, context: Any) -> Any:
             """See `throttled.hooks.Hook`."""
             result = call_next()
-            _tell(teller, context, result, window_s, scenario)
+            teller.attempt("throttled-py", lambda: _tell(teller, context, result, window_s, scenario))
             return result
 
     return Telling()
@@ -43,7 +43,7 @@ def async_hook(teller: Teller, *, window_s: int = 0, scenario: str = "") -> Any:
         async def on_limit(self, call_next: Any, context: Any) -> Any:
             """See `throttled.asyncio.hooks.Hook`."""
             result = await call_next()
-            _tell(teller, context, result, window_s, scenario)
+            teller.attempt("throttled-py", lambda: _tell(teller, context, result, window_s, scenario))
             return result
 
     return Telling()

@@ -8,10 +8,10 @@ import socket
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.subjects import DIMENSION
+from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ _DENIED: Final = 429
 _MOST_LIMITS: Final = 16
 _SCENARIO_CHARS: Final = 128
 _ROUTE_CHARS: Final = 256
+_MOST_COST: Final = 1 << 31
 
 Subjects: TypeAlias = "Callable[[str], Mapping[str, str]]"
 """Whose key it is: dimension to value; nobody's where it is empty."""
@@ -102,6 +103,20 @@ class Teller:
         self.untold = 0
         """Decisions that could not be told: keys of nobody, and mistakes in hook or key mapping."""
 
+    def attempt(self, limiter: str, told: Callable[[], None]) -> None:
+        """Does what a hook does after the limiter's answer: whatever fails there, the request goes on.
+
+        Args:
+            limiter: name of the library, for the log.
+            told: reads what was decided, and tells it.
+        """
+        try:
+            told()
+        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
+            self.untold += 1
+            if self.untold & (self.untold - 1) == 0:  # the 1st, 2nd, 4th, 8th: no flood
+                _log.exception("a decision of %s was not told (%d so far)", limiter, self.untold)
+
     def tell(
         self,
         limits: Sequence[Limit],
@@ -124,7 +139,8 @@ class Teller:
             remaining: of the limit that was told.
             retry_after_s: when to come again.
         """
-        try:
+
+        def told() -> None:
             denied = any(limit.over for limit in limits)
             if not limits or (not denied and not self._drawn()):
                 return
@@ -144,10 +160,8 @@ class Teller:
                     share=self._allows,
                 )
             )
-        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
-            self.untold += 1
-            if self.untold & (self.untold - 1) == 0:  # the 1st, 2nd, 4th, 8th: no flood
-                _log.exception("a decision of %s was not told (%d so far)", limiter, self.untold)
+
+        self.attempt(limiter, told)
 
     def _drawn(self) -> bool:
         return self._allows > 0 and (self._allows >= 1 or random.random() < self._allows)  # noqa: S311 - no secret
@@ -156,7 +170,7 @@ class Teller:
         subjects: dict[str, str] = {}
         violated: list[str] = []
         for limit in limits:
-            mine = self._subjects(limit.key)
+            mine = _possible(self._subjects(limit.key))
             subjects.update(mine)
             if limit.over and mine:
                 violated.append(f"{next(iter(mine))}:{limit.amount}_per_{limit.window_s}s")
@@ -164,6 +178,20 @@ class Teller:
             return None
         source = self._source or f"{limiter}/{socket.gethostname()}"
         return _Told(subjects, tuple(violated[:_MOST_LIMITS]), source[:128], scenario or self._scenario, route)
+
+
+def _possible(subjects: Mapping[str, str]) -> dict[str, str]:
+    """Those that workers take. A key that a client has made impossible hides no other one of the same request."""
+    found = {}
+    for dimension, value in subjects.items():
+        text = str(value) if isinstance(value, int) else value
+        try:
+            if text:
+                Canonicaliser().subject(dimension, text)  # remembers nothing: keys are many
+                found[dimension] = text
+        except BadEvent as error:
+            _log.debug("not told: %s", error)
+    return found
 
 
 class _Told(NamedTuple):
@@ -201,6 +229,6 @@ def _with(
         window_s=limit.window_s,
         remaining=0 if denied else remaining,
         retry_after_s=retry_after_s if denied else None,
-        cost=cost,
+        cost=min(max(cost, 0), _MOST_COST),
         sample_rate=share if not denied and share < 1 else None,
     )

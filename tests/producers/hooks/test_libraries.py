@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -121,13 +122,13 @@ class User:
 
 
 @pytest.fixture
-def view(published: Published) -> Iterator[Callable[[Any], Any]]:
+def view(published: Published) -> Iterator[Callable[..., Any]]:
     """Views with a key each, which say whether the request was over."""
     configure()
     end = for_django_ratelimit.watch(Teller(published, by_prefix("user", "ip")))
 
-    def made(key: Any) -> Any:
-        limited = ratelimit(group=f"g{next(_groups)}", key=key, rate="2/d", block=False)
+    def made(key: Any, rate: Any = "2/d") -> Any:
+        limited = ratelimit(group=f"g{next(_groups)}", key=key, rate=rate, block=False)
         return limited(lambda request: request.limited)
 
     yield made
@@ -192,3 +193,59 @@ async def test_throttled_async(published: Published) -> None:
     )  # fmt: skip
     assert [(await limiter.limit()).limited for _ in range(3)] == [False, False, True]
     assert published.told == [ALLOWED, ALLOWED, ("deny", {"user": "u"}, ("user:2_per_86400s",))]
+
+
+def test_a_rate_that_is_a_function_is_asked_once(view: Callable[..., Any], published: Published) -> None:
+    """It may ask a database: a hook makes no request slower."""
+    asked: list[str] = []
+
+    def rate(group: str, _: Any) -> str:
+        asked.append(group)
+        return "2/d"
+
+    assert ask(view("ip", rate)) == [False, False, True]
+    assert (len(asked), len(published), published[-1].window_s) == (3, 3, 86_400)
+
+
+async def test_what_a_hook_does_not_find_breaks_no_request(
+    published: Published, monkeypatch: pytest.MonkeyPatch, view: Callable[..., Any]
+) -> None:
+    """Another version of a library costs a count, and each limiter answers what it would."""
+
+    def other(*_: Any) -> Any:
+        raise AttributeError("another version")
+
+    for hook in (for_django_ratelimit, for_flask_limiter, for_limits, for_slowapi, for_throttled):
+        monkeypatch.setattr(hook, "Limit", other)
+    teller = Teller(published, of("user"))
+    strategy = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage())
+    for_limits.watch(strategy, teller)
+    assert [strategy.hit(TWO, "u") for _ in range(3)] == [True, True, False]
+
+    app = Flask("shop")
+    flask_limiter = FlaskLimiter(lambda: "u", app=app, storage_uri="memory://", default_limits=["1 per hour"])
+    app.add_url_rule("/", view_func=lambda: "item")
+    for_flask_limiter.watch(app, flask_limiter, teller)
+    assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
+
+    limiter = SlowLimiter(key_func=lambda: "u")
+    for_slowapi.watch(limiter, teller)
+
+    @limiter.limit("1/minute")
+    def item(request: Request) -> str:
+        return request.method
+
+    asked_app = SimpleNamespace(state=SimpleNamespace(limiter=limiter))
+
+    def asked() -> Request:
+        return Request({"type": "http", "method": "GET", "path": "/", "headers": [], "app": asked_app})
+
+    assert item(asked()) == "GET"
+    with pytest.raises(RateLimitExceeded):
+        item(asked())
+    assert ask(view("ip")) == [False, False, True]
+
+    throttle = throttled.Throttled(key="u", store=throttled.MemoryStore(), hooks=[for_throttled.hook(teller)])
+    assert not throttle.limit().limited
+    assert list(published) == []
+    assert teller.untold >= 7

@@ -72,3 +72,19 @@ def test_mistakes_are_told_at_the_start(published: Published) -> None:
         Teller(published, of("user"), allows=2)
     with pytest.raises(ConfigurationError, match="dimension"):
         of("no dimension")
+
+
+@pytest.mark.parametrize("user", ["x" * 129, "a\x00b", "\ud800", "\u202e", None, ""])
+def test_a_key_that_cannot_be_hides_no_other_one(published: Published, user: str | None) -> None:
+    """What a client types makes no dead letter of its address' denial; alone it is told of nobody."""
+    teller = Teller(published, lambda key: {"user": user, "ip": key} if key else {"user": user})  # type: ignore[dict-item, return-value]
+    teller.tell([Limit("192.0.2.1", 1, 60, over=True)], limiter="x", cost=1 << 40)
+    assert published.told == [("deny", {"ip": "192.0.2.1"}, ("ip:1_per_60s",))]
+    teller.tell([Limit("", 1, 60, over=True)], limiter="x")
+    assert (len(published), teller.untold) == (1, 1)
+
+
+def test_a_number_is_a_key(published: Published) -> None:
+    """Ids of users are often numbers."""
+    Teller(published, lambda key: {"user": int(key)}).tell([Limit("10086", 1, 60, over=True)], limiter="x")  # type: ignore[dict-item]
+    assert published[0].subjects == {"user": "10086"}
