@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.subjects import DIMENSION
+from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 from penaltybox.producers.envoy.wire import Status, WrongMessage, read_answer, read_question, write_answer
 from penaltybox.producers.http.answers import AnswerOptions, answer
 from penaltybox.producers.limiter import Request
@@ -29,6 +30,10 @@ _NAMED: Final = {"remote_address": "ip"}
 _SAYS_NOBODY: Final = frozenset(
     {"generic_key", "header_match", "query_match", "source_cluster", "destination_cluster", "masked_remote_address"}
 )
+_NOBODY: Final = "shared"
+"""Of a limit whose descriptor names nobody: all requests share it, and nobody is charged."""
+_MOST_COST: Final = 1 << 31
+_MOST_SUBJECTS: Final = 16
 _WITHHELD: Final = "x-penaltybox-action"
 
 
@@ -117,6 +122,18 @@ def _status(verdict: Verdict, *, over: bool) -> Status:
     return Status(over, told.limit, told.window_ms // 1000, max(0, told.remaining), -(-told.reset_ms // 1000))
 
 
+def _possible(subjects: dict[str, str]) -> dict[str, str]:
+    """Those that workers take: a header that a client has made impossible does not hide its address."""
+    found = {}
+    for dimension, value in subjects.items():
+        with suppress(BadEvent):
+            Canonicaliser().subject(dimension, value)  # remembers nothing: values are many
+            found[dimension] = value
+            if len(found) == _MOST_SUBJECTS:
+                break
+    return found
+
+
 class Tee:
     """Passes questions on to another service, and tells what it decides; its answer goes back as it came.
 
@@ -155,6 +172,7 @@ class Tee:
         question = read_question(raw)
         over, statuses = read_answer(answered)
         asked = asked_by(question, self._scenarios)
+        asked = asked._replace(subjects=_possible(asked.subjects), cost=min(asked.cost, _MOST_COST))
         if not asked.subjects:
             return None
         violated: list[str] = []
@@ -163,7 +181,8 @@ class Tee:
             named = asked_by(question._replace(descriptors=(descriptor,)), self._scenarios).subjects
             if status.over:
                 told = status if not violated else told
-                violated.append(f"{next(iter(named or asked.subjects))}:{status.limit}_per_{status.window_s}s")
+                whose = next((name for name in named if name in asked.subjects), _NOBODY)
+                violated.append(f"{whose}:{status.limit}_per_{status.window_s}s")
         if over and not violated:
             violated.append(f"{next(iter(asked.subjects))}:limit")
         at_ms = now_ms()

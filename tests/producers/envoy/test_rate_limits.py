@@ -124,6 +124,42 @@ async def test_beside_another_service(published: Published) -> None:
         assert failed.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
+async def test_a_limit_that_all_share_charges_nobody(published: Published) -> None:
+    """A descriptor that names nobody (`generic_key`) is over for everybody: no address is charged for it."""
+
+    async def other(_: bytes) -> bytes:
+        return write_answer(over=True, statuses=[Status(True, 1000, 1, 0), Status(False, 10, 60, 9)])
+
+    await Tee(other, published, bool).answer(question({"generic_key": "all"}, {"remote_address": "192.0.2.1"}))
+    assert [(one.violated, one.subjects) for one in published] == [(("shared:1000_per_1s",), {"ip": "192.0.2.1"})]
+
+
+@pytest.mark.parametrize("user", ["x" * 129, "x" * 60_000, "a\x00b", "\u202e"])
+async def test_a_header_that_cannot_be_a_subject_hides_no_address(published: Published, user: str) -> None:
+    """What a client writes into a header of a descriptor makes no dead letter of its address' denial."""
+
+    async def other(_: bytes) -> bytes:
+        return write_answer(over=True, statuses=[Status(True, 5, 60, 0), Status(True, 5, 60, 0)])
+
+    asked = question({"remote_address": "192.0.2.1"}, {"user": user}, hits=(1 << 32) - 1)
+    await Tee(other, published, bool).answer(asked)
+    (one,) = published
+    assert (one.subjects, one.violated, one.cost) == (
+        {"ip": "192.0.2.1"},
+        ("ip:5_per_60s", "shared:5_per_60s"),
+        1 << 31,
+    )
+
+
+async def test_large_headers_get_an_answer(published: Published) -> None:
+    """A header as large as Envoy takes one, in two descriptors, is refused by the limiter, not passed by Envoy."""
+    limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)
+    large = {"user": "x" * 60_000}
+    async with asking(limits.answer) as ask:
+        over, _ = read_answer(await ask(question({"remote_address": "192.0.2.1"} | large, large)))
+    assert over
+
+
 def test_whose_a_descriptor_is() -> None:
     """Envoy's own keys that stand for nobody are nobody; names that are no dimension too."""
     given = {
