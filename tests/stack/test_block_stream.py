@@ -93,7 +93,8 @@ def test_who_may_read_it(settings: Settings, policy: Path) -> None:
         msgspec.structs.replace(settings, serve_secret=SECRET["X-Penaltybox-Secret"]), policy
     ) as service:
         assert fetch(service.port, STREAM).status == 401
-        assert fetch(service.port, f"{STREAM}?wait=soon", headers=SECRET).status == 400
+        for wait in ("soon", "61", "-1", "0.5", "1e9", "nan", "00000000061", "9" * 400):
+            assert fetch(service.port, f"{STREAM}?wait={wait}", headers=SECRET).status == 400
         assert fetch(service.port, STREAM, method="POST", headers=SECRET).status == 405
         got = fetch(service.port, f"{STREAM}?wait=1", headers=SECRET)
         assert (got.status, got.headers["cache-control"]) == (200, "no-store")
