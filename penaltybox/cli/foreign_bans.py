@@ -24,8 +24,8 @@ UNSAID: Final = -1
 _MOST_BYTES: Final = 512 << 20
 _SQLITE: Final = b"SQLite format 3\x00"
 _WITH_TIME: Final = re.compile(r"(\S+)\s+(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \+ (-?\d+) = .*")
-_GO_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?)(h|ms|m|s|us|µs|ns)")
-_GO_MS: Final = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 0.001, "µs": 0.001, "ns": 0.000001}
+_GO_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?)(d|h|ms|m|s|us|µs|ns)")
+_GO_MS: Final = {"d": 8.64e7, "h": 3.6e6, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 0.001, "µs": 0.001, "ns": 1e-6}
 _KINDS: Final[dict[str, Literal["deny", "challenge"]]] = {"ban": "deny", "captcha": "challenge"}
 _MOST_SECONDS: Final = 10**10
 
@@ -123,7 +123,7 @@ def read_crowdsec(file: Path) -> Rows:
     """
     text = _text(file)
     at_ms = int(file.stat().st_mtime * 1000)
-    rows = _json_rows(text, file) if text.lstrip()[:1] in ("[", "n", "") else _csv_rows(text, file)
+    rows = _json_rows(text, file) if text.lstrip()[:1] in ("[", "{", "n", "") else _csv_rows(text, file)
     for number, row in enumerate(rows, 1):
         yield _crowdsec(number, row, at_ms)
 
@@ -133,6 +133,8 @@ def _json_rows(text: str, file: Path) -> list[dict[str, Any]]:
         alerts = json.loads(text or "null") or []
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{file}: no JSON: {error}") from error
+    if isinstance(alerts, dict):  # the API's stream of decisions, from its beginning
+        alerts = alerts.get("new") or [] if "new" in alerts else alerts
     rows = []
     for alert in alerts if isinstance(alerts, list) else []:
         decisions = alert.get("decisions", [alert]) if isinstance(alert, dict) else []
@@ -174,7 +176,7 @@ def _crowdsec(number: int, row: dict[str, Any], at_ms: int) -> ForeignBan | Wron
 
 
 def go_duration(text: str) -> int | None:
-    """Milliseconds of a duration as Go writes it (`3h59m45.1s`, also negative); None if it is none."""
+    """Milliseconds of a duration as Go (`3h59m45.1s`, also negative) or CrowdSec (`30d`) writes it, or None."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text)
     parts = _GO_DURATION.findall(rest)
     if not parts or "".join(number + unit for number, unit in parts) != rest:

@@ -136,7 +136,10 @@ def test_the_other_forms(tmp_path: Path) -> None:
     assert read("crowdsec", file, json.dumps([decision("192.0.2.1", duration="1s")])) == [
         ForeignBan(1, "192.0.2.1", "deny", 1_700_000_001_000)
     ]
-    assert read("crowdsec", file, "null") == []
+    taken = [ForeignBan(1, "192.0.2.1", "deny", 1_700_000_001_000)]
+    stream = {"new": [decision("192.0.2.1", duration="1s")], "deleted": [decision("192.0.2.2")]}
+    assert read("crowdsec", file, json.dumps(stream)) == taken
+    assert read("crowdsec", file, "null") == read("crowdsec", file, '{"new": null, "deleted": null}') == []
 
 
 def test_bans_without_an_end_want_one(desk: Desk) -> None:
@@ -160,6 +163,7 @@ def test_bans_without_an_end_want_one(desk: Desk) -> None:
         ("fail2ban", "SQLite format 3\x00 and no more", "cannot be read as a database"),
         ("crowdsec", "[1]", "no decisions in it"),
         ("crowdsec", "[{", "no JSON"),
+        ("crowdsec", '{"message": "access forbidden"}', "no decisions in it"),
         ("crowdsec", "a,b\n1,2\n", "no header of CrowdSec's"),
     ],
 )
@@ -192,10 +196,11 @@ def test_no_file_can_crash_a_reader(tmp_path_factory: pytest.TempPathFactory, fo
         ("500ms", 500),
         ("", None),
         ("3 h", None),
-        ("1d", None),
+        ("30d", 30 * 24 * HOUR),
+        ("1w", None),
         ("9" * 99 + "h", None),
     ],
 )
 def test_durations_of_go(text: str, wanted: int | None) -> None:
-    """Hours, minutes, seconds and less; nothing else."""
+    """Days, as CrowdSec has them, hours, minutes, seconds and less; nothing else."""
     assert go_duration(text) == wanted
