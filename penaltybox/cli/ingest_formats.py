@@ -124,7 +124,7 @@ def ingest_format(
         canonicaliser=Canonicaliser(values.ipv6_prefix),
         targets=Targets(scenarios=_scenarios(mapping or [], scenario)),
         zone=_zone(zone),
-        now_ms=now_ms(),
+        now_ms=now_ms,
         reject_statuses=_statuses(status),
         values=_values(form.name, form.options, option or []),
     )

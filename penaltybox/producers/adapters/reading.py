@@ -99,7 +99,7 @@ class Options(NamedTuple):
         canonicaliser: checks subjects.
         targets: request -> route template and scenario.
         zone: of times without an offset (``--tz``).
-        now_ms: for times without a year.
+        now_ms: for times without a year; a clock where lines are read for days.
         reject_statuses: ``--status``: the statuses that mean a refusal; empty: the format's own default.
         values: ``--option NAME=VALUE``: only names that the format's `Format.options` has.
     """
@@ -107,7 +107,7 @@ class Options(NamedTuple):
     canonicaliser: Canonicaliser
     targets: Targets
     zone: tzinfo = UTC
-    now_ms: int = 0
+    now_ms: int | Callable[[], int] = 0
     reject_statuses: frozenset[int] = frozenset()
     values: Mapping[str, str] = {}
 

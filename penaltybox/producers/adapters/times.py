@@ -11,7 +11,10 @@ import math
 import re
 from calendar import timegm
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MONTHS: Final = {
     name: number + 1
@@ -43,10 +46,10 @@ class Times:
 
     Args:
         zone: of times that have no offset.
-        now_ms: for times that have no year: they are at most a day ahead of it.
+        now_ms: for times that have no year: they are at most a day ahead of it. Who reads for days gives a clock.
     """
 
-    def __init__(self, zone: tzinfo = UTC, now_ms: int = 0) -> None:
+    def __init__(self, zone: tzinfo = UTC, now_ms: int | Callable[[], int] = 0) -> None:
         self._zone = zone
         self._now_ms = now_ms
         self._last_ms = 0
@@ -117,13 +120,14 @@ class Times:
             return None
         name, day, hour, minute, second = match.groups()
         month = _MONTHS.get(name, 0)
-        this_year = datetime.fromtimestamp(self._now_ms / 1000, self._zone).year
+        now_ms = self._now_ms() if callable(self._now_ms) else self._now_ms
+        this_year = datetime.fromtimestamp(now_ms / 1000, self._zone).year
         for year in range(this_year + 1, this_year - 9, -1):  # nine: the 29th of February is eight years off at most
             key = f"{year} {text[:12]}"
             known = self._minutes.get(key) or self._minute(
                 key, str(year), month, day.strip() or "0", hour, minute, self._zone
             )
-            if known[0] and min(known) <= self._now_ms + _DAY_MS:
+            if known[0] and min(known) <= now_ms + _DAY_MS:
                 second_ms = _SECONDS.get(second)
                 return None if second_ms is None else self._local(known, second_ms)
         return None

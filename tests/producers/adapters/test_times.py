@@ -114,3 +114,13 @@ def test_what_is_no_time(kind: str, text: str) -> None:
 def test_leap_seconds_count_as_the_second_after() -> None:
     """A minute may have a second 60."""
     assert Times().rfc3339("2016-12-31T23:59:60Z") == ms("2017-01-01T00:00:00+00:00")
+
+
+def test_a_year_that_begins_while_a_log_is_followed() -> None:
+    """Who follows a log for days gives a clock: lines of the next week, and of the next year, are not a year old."""
+    clock = [ms("2026-11-30T12:00:00+00:00")]
+    times = Times(now_ms=lambda: clock[0])
+    assert times.syslog("Nov 30 12:00:00") == clock[0]
+    for day, text in (("2026-12-09", "Dec  9"), ("2027-01-02", "Jan  2"), ("2028-02-29", "Feb 29")):
+        clock[0] = ms(f"{day}T12:00:00+00:00")
+        assert times.syslog(f"{text} 12:00:00") == clock[0]
