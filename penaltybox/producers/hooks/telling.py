@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
@@ -180,7 +180,7 @@ class Teller:
         return _Told(subjects, tuple(violated[:_MOST_LIMITS]), source[:128], scenario or self._scenario, route)
 
 
-def _possible(subjects: Mapping[str, str]) -> dict[str, str]:
+def _possible(subjects: Mapping[str, Any]) -> dict[str, str]:
     """Those that workers take. A key that a client has made impossible hides no other one of the same request."""
     found = {}
     for dimension, value in subjects.items():
