@@ -149,7 +149,7 @@ def test_a_line_is_explained() -> None:
         (["nginx-error", "x", "--tz", "Mars/Olympus"], "--tz: got 'Mars/Olympus'"),
         (["nginx-error", "x", "--status", "teapot"], "--status: got 'teapot'"),
         (["nginx-error", "x", "--status", "429,503"], "as limit_req_status sets it"),
-        (["nginx-error", "x", "--option", "zone=a"], "nginx-error has no options"),
+        (["nginx-error", "x", "--option", "zone=a"], "wanted one of keyed-by, shared, as NAME=VALUE"),
         (["nginx-access", "x", "--option", "zome=a"], "wanted one of zone, address"),
         (["nginx-error", "x", "--lateness", "soon"], "--lateness: got 'soon'"),
         (["nginx-error", "x", "--map", "/a"], "--map: got '/a'"),

@@ -16,7 +16,7 @@ from penaltybox.producers.adapters.times import Times
 from penaltybox.producers.routes import METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from penaltybox.producers.adapters.reading import Options, Read
 
@@ -39,6 +39,7 @@ _TEMPLATE: Final = re.compile(r"/[A-Za-z0-9._~{}+/\-]{0,240}", re.ASCII)
 _NO_JSON: Final = Unmatched("not a JSON object with ip, status and requestTime or requestTimeEpoch, each once")
 _NO_TIME: Final = Unmatched("no time, or one that does not exist")
 _NO_ADDRESS: Final = Unmatched("the client is no address")
+_TWO: Final = Unmatched("a client's address, or an API key, under two names that differ")
 _NO_ANSWER: Final = Passed("a request without an answer")
 
 
@@ -62,6 +63,8 @@ class AwsApiGateway(Adapter):
         ts_ms = self._time(found)
         if ts_ms is None:
             return _NO_TIME
+        if any(len({value for value in _values(found, name) if value != "-"}) > 1 for name in ("ip", "key")):
+            return _TWO  # one of them may be a key that a client has added
         ip = self._options.address(_text(found, "ip"))
         if ip is None:
             return _NO_ADDRESS
@@ -107,14 +110,18 @@ class AwsApiGateway(Adapter):
 
 
 def _value(found: Mapping[str, Any], field: str) -> Any:
+    return next((value for value in _values(found, field) if value != "-"), None)
+
+
+def _values(found: Mapping[str, Any], field: str) -> Iterator[Any]:
+    """What stands under the names of a field, where it is a text or a number."""
     for name in _NAMES[field]:
         outer, dot, inner = name.partition(".")
         value = found.get(name)
         if value is None and dot and isinstance(found.get(outer), dict):
             value = found[outer].get(inner)
-        if value is not None and value != "-":
-            return value
-    return None
+        if isinstance(value, str | int | float):
+            yield value
 
 
 def _text(found: Mapping[str, Any], field: str) -> str:

@@ -27,6 +27,7 @@ _NO_JSON: Final = Unmatched("not JSON with response_code, each key once")
 _NO_TIME: Final = Unmatched("no time, or one that does not exist")
 _NO_ADDRESS: Final = Unmatched("no address of the client under a key that is known, or of --option address")
 _FORWARDED: Final = Unmatched("Envoy took the address from X-Forwarded-For (its port is 0); see --option address")
+_TWO: Final = Unmatched("two addresses of the client that differ; --option address says which key has it")
 _NO_ANSWER: Final = Passed("a connection that ended before an answer (status 0)")
 _UNASKED: Final = Passed("answered by Envoy before any limit was asked")
 
@@ -96,13 +97,14 @@ class Envoy(Adapter):
         """The address of the connection; of ``X-Forwarded-For`` (port 0) only if an option names the key."""
         if self._address:
             return self._options.endpoint(_text(found, self._address)) or _NO_ADDRESS
-        for name in _DIRECT:
-            text = _text(found, name)
+        direct, remote = (_text(found, name) for name in _DIRECT)
+        for text in (direct, remote):
             if text.endswith(":0"):
                 return _FORWARDED
             ip = self._options.endpoint(text) if text else None
-            if ip is not None:
-                return ip
+            if ip is not None:  # one may be a key that a client has added to JSON put together by hand
+                other = None if text == remote or remote.endswith(":0") else self._options.endpoint(remote)
+                return ip if other in (None, ip) else _TWO
         return self._options.address(_text(found, f"{_DIRECT[0]}_without_port")) or _NO_ADDRESS
 
 

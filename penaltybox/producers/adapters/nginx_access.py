@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, refusals
 from penaltybox.producers.adapters.forms import Form
+from penaltybox.producers.adapters.plain_json import object_of
 from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
 from penaltybox.producers.adapters.times import Times
 
@@ -32,7 +34,6 @@ _COMBINED: Final = Form(
     ("more fields", r"(?: .*?)??"),
     ("$limit_req_status", r"(?: (?:limit_req_status=)?(PASSED|DELAYED|REJECTED|DELAYED_DRY_RUN|REJECTED_DRY_RUN))?"),
 )
-_REFUSALS: Final = frozenset({429, 503})
 _UNKNOWN: Final = frozenset({"", "-"})
 _LIMITED: Final[dict[str, tuple[Any, bool]]] = {
     "PASSED": ("allow", True),
@@ -70,11 +71,14 @@ class NginxAccess(Adapter):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._times = Times(options.zone, options.now_ms)
-        self._refusals = options.reject_statuses or _REFUSALS
+        self._refusals = refusals(options)
         zone = options.values.get("zone", "")
-        self._by_requests = (label(f"ip:{zone or 'limit_req'}"),)
-        self._by_connections = (label(f"ip:{zone or 'limit_conn'}"),)
-        self._decode = _decoder(options.values.get("address", "remote_addr"))
+        dimension = keyed_by(options)
+        self._by_requests = (label(f"{dimension}:{zone or 'limit_req'}"),)
+        self._by_connections = (label(f"{dimension}:{zone or 'limit_conn'}"),)
+        address = options.values.get("address", "remote_addr")
+        self._decode = _decoder(address)
+        self._address_key = msgspec.json.encode(address)
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
@@ -104,6 +108,8 @@ class NginxAccess(Adapter):
             found = self._decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return _NO_JSON
+        if line.count(self._address_key) > 1 and object_of(line) is None:
+            return _NO_JSON  # escape=none: a client has added an address
         status = _NUMBERS.get(found.status)
         if status is None:
             return _NO_STATUS
@@ -184,6 +190,7 @@ FORMAT: Final = Format(
         b'203.0.113.10 - - [17/May/2026:10:05:07 +0000] "GET / HTTP/1.1" 200 5316 "-" "Mozilla/5.0"',
     ),
     {
+        "keyed-by": KEYED_BY,
         "zone": "the limit's name in `violated`; nginx does not log which zone refused (limit_req)",
         "address": "JSON: the key that holds the client's address (remote_addr)",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
 from penaltybox.producers.adapters.times import Times
@@ -51,6 +52,8 @@ class NginxError(Adapter):
         self._options = options
         self._times = Times(options.zone, options.now_ms)
         self._violated: dict[str, tuple[str]] = {}
+        self._keyed_by = keyed_by(options)
+        self._shared = frozenset(options.values.get("shared", "").split(","))
         self._status = next(iter(options.reject_statuses), _STATUS)
 
     def read(self, line: bytes) -> Read:
@@ -85,7 +88,8 @@ class NginxError(Adapter):
     def _named(self, zone: str) -> tuple[str]:
         if len(self._violated) >= _MAX_ZONES:
             self._violated.clear()
-        named = self._violated[zone] = (label(f"ip:{zone}"),)
+        dimension = "shared" if zone in self._shared else self._keyed_by
+        named = self._violated[zone] = (label(f"{dimension}:{zone}"),)
         return named
 
     def explain(self, line: bytes) -> str:
@@ -122,4 +126,5 @@ FORMAT: Final = Format(
         ),
         b"2026/05/17 10:05:07 [notice] 1#1: signal process started",
     ),
+    {"keyed-by": KEYED_BY, "shared": "zones that all requests share, with commas: nobody is charged for them"},
 )

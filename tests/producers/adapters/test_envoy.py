@@ -103,6 +103,9 @@ def test_a_key_that_a_client_adds_spoils_the_line() -> None:
     for line in (_line(), _line(agent="plain")):
         by_hand = f'{line[:-1]}, "by_hand": "{forged}"}}'
         assert told("envoy", by_hand) == "unmatched: not JSON with response_code, each key once"
+    direct = f'{_line()[:-1]}, "by_hand": "x","downstream_direct_remote_address":"198.51.100.1:5","z":""}}'
+    assert told("envoy", direct).startswith("unmatched: two addresses of the client that differ")
+    assert told("envoy", _line(downstream_direct_remote_address="203.0.113.7:5")).startswith("deny over_limit")
     spaced = _line()[:-1] + ', "downstream_\u0072emote_address" : "198.51.100.1:5"}'
     assert told("envoy", spaced) == "unmatched: not JSON with response_code, each key once"
 

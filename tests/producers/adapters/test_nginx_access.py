@@ -48,7 +48,7 @@ def _reading(**fields: object) -> Reading:
 _ALLOWED = _reading(action="allow", reason=None, violated=(), status=200)
 _LINES = [
     (_text(f"429 162 {AGENT}"), _reading()),
-    (_text("503 0"), _reading(status=503)),
+    (_text("503 0"), _reading(action="allow", reason=None, violated=(), status=503)),  # an outage of the upstream
     (_text(f"200 162 {AGENT}"), _ALLOWED),
     (_text(f'429 - {AGENT} "-" rt=0.001 uct="0.000"'), _reading()),
     (_text(f"200 162 {AGENT} PASSED"), _ALLOWED),
@@ -128,8 +128,16 @@ def test_a_connection_without_a_request_is_passed_over() -> None:
 
 def test_options() -> None:
     """Which statuses refuse, what the limit is called, which key has the address."""
-    assert reading(NAME, _text("503 0"), reject_statuses=frozenset({429})).action == "allow"
+    assert reading(NAME, _text("503 0"), reject_statuses=frozenset({429, 503})).action == "deny"
     assert reading(NAME, _text("403 0"), reject_statuses=frozenset({403})).action == "deny"
     assert reading(NAME, _text("429 0"), values={"zone": "login"}).violated == ("ip:login",)
     proxied = _json(status=429, remote_addr="10.0.0.1", real_ip="203.0.113.9")
     assert reading(NAME, proxied, values={"address": "real_ip"}).subjects == {"ip": "203.0.113.9"}
+
+
+def test_an_address_that_a_client_adds_spoils_the_line() -> None:
+    """With `escape=none` an agent with quotes adds keys; a text that only looks like the key does not matter."""
+    line = _json(status=429, agent="remote_addr")
+    assert reading(NAME, line).subjects == {"ip": "203.0.113.7"}
+    forged = line[:-1] + b',"x":"","remote_addr":"198.51.100.1","y":""}'
+    assert isinstance(said(NAME, forged), Unmatched)

@@ -133,3 +133,14 @@ def test_the_status_is_an_option() -> None:
     assert reading("nginx-error", line, reject_statuses=frozenset({429})).status == 429
     with pytest.raises(ConfigurationError, match="limit_req_status"):
         said("nginx-error", line, reject_statuses=frozenset({429, 503}))
+
+
+def test_a_zone_that_all_share_charges_nobody() -> None:
+    """The log does not say what a zone counts by, so options do: for all, or zone by zone."""
+    line = b'2026/05/17 10:05:03 [error] 1#1: *1 limiting requests, excess: 1.0 by zone "%b", client: 203.0.113.7'
+    assert reading("nginx-error", line % b"all", values={"keyed-by": "shared"}).violated == ("shared:all",)
+    values = {"shared": "server,site"}
+    assert reading("nginx-error", line % b"site", values=values).violated == ("shared:site",)
+    assert reading("nginx-error", line % b"perip", values=values).violated == ("ip:perip",)
+    text = b'203.0.113.7 - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 429 0'
+    assert reading("nginx-access", text, values={"keyed-by": "shared"}).violated == ("shared:limit_req",)
