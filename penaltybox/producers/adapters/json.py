@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penaltybox.contracts.errors import shown
 from penaltybox.producers.adapters.mapped import Mapped
 from penaltybox.producers.adapters.mapping import read_mapping
 from penaltybox.producers.adapters.plain_json import object_of
@@ -35,9 +37,8 @@ class Json(Adapter):
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""
-        del line
-        wanted = [", ".join(f"{'.'.join(at)} in {sorted(values)}" for at, values in rule.match) for rule in self._rules]
-        return "rules: " + "; ".join(wanted)
+        found = object_of(line)
+        return "" if found is None else explain_document(found, self._rules, self._mapped)
 
 
 def read_rules(options: Options) -> tuple[Rule, ...]:
@@ -47,22 +48,35 @@ def read_rules(options: Options) -> tuple[Rule, ...]:
 
 def read_document(document: Mapping[str, Any], rules: tuple[Rule, ...], mapped: Mapped) -> Read:
     """What a document says by the first rule that fits."""
-
-    def field(at: Field) -> Any:
-        value: Any = document
-        for key in at:
-            if isinstance(value, dict):
-                value = value.get(key)
-            elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
-                value = value[int(key)]
-            else:
-                return None
-        return value
-
+    field = partial(_field, document)
     for rule in rules:
         if all(_holds(field(at), values) for at, values in rule.match):
             return mapped.reading(rule, field)
     return _NO_RULE
+
+
+def explain_document(document: Mapping[str, Any], rules: tuple[Rule, ...], mapped: Mapped) -> str:
+    """What the rule that fits has found; or, rule by rule, the first condition that does not hold."""
+    field, told = partial(_field, document), []
+    for number, rule in enumerate(rules):
+        failed = next(((at, values) for at, values in rule.match if not _holds(field(at), values)), None)
+        if failed is None:
+            return mapped.explain(rule, field)
+        at, values = failed
+        told.append(f"rules[{number}]: got {shown(field(at))} in {'.'.join(at)}, wanted {', '.join(sorted(values))}")
+    return "; ".join(told)
+
+
+def _field(document: Mapping[str, Any], at: Field) -> Any:
+    value: Any = document
+    for key in at:
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value
 
 
 def _holds(value: Any, wanted: frozenset[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penaltybox.contracts.errors import shown
 from penaltybox.producers.adapters.choices import UNSET, number, status_of
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched, label
 from penaltybox.producers.adapters.targets import Target
@@ -75,6 +76,12 @@ class Mapped:
             count=min(max(numbers.get("count") or 1, 1), _MOST_COUNT),
         )
 
+    def explain(self, rule: Rule, fields: Callable[[Field], Any]) -> str:
+        """What a rule that fits has found for time and subjects, and what it wanted."""
+        told = [_found("time", rule.time, fields, rule.time_format)]
+        told += [_found(f"subject {name}", field, fields) for name, field in rule.subjects.items()]
+        return "; ".join(told)
+
     def _time(self, rule: Rule, fields: Callable[[Field], Any]) -> int | None:
         value = fields(rule.time)
         unit = _UNITS.get(rule.time_format)
@@ -109,6 +116,10 @@ class Mapped:
             target = Target(route.get("template", ""), targets.unknown.scenario)
         scenario = label(_text(_of(rule.scenario, fields)))
         return Target(target.route, scenario) if scenario else target
+
+
+def _found(name: str, field: Field, fields: Callable[[Field], Any], wanted: str = "") -> str:
+    return f"{name}: got {shown(fields(field))} in {'.'.join(field)}{f', wanted {wanted}' if wanted else ''}"
 
 
 def _of(value: Value, fields: Callable[[Field], Any]) -> Any:

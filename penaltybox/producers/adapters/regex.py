@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penaltybox.producers.adapters.linear import LONGEST, Refused, linear
@@ -11,9 +12,10 @@ from penaltybox.producers.adapters.reading import Adapter, Format, Unmatched, de
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable, Mapping
 
     from penaltybox.contracts.policy_yaml import Node
-    from penaltybox.producers.adapters.mapping import Field
+    from penaltybox.producers.adapters.mapping import Field, Rule
     from penaltybox.producers.adapters.reading import Options, Read
 
 _NO_RULE: Final = Unmatched("no rule of the mapping has a pattern that matches the whole line")
@@ -34,21 +36,27 @@ class Regex(Adapter):
         text = decoded(line)
         if len(text) > LONGEST:
             return _TOO_LONG
+        fits = self._fitting(text)
+        return _NO_RULE if fits is None else self._mapped.reading(*fits)
+
+    def _fitting(self, text: str) -> tuple[Rule, Callable[[Field], str | None]] | None:
         for rule in self._rules:
             match: re.Match[str] | None = rule.match.fullmatch(text)
             if match is not None:
-                groups = match.groupdict()
-
-                def field(at: Field, groups: dict[str, str | None] = groups) -> str | None:
-                    return groups[at[0]]
-
-                return self._mapped.reading(rule, field)
-        return _NO_RULE
+                return rule, partial(_group, match.groupdict())
+        return None
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""
-        del line
+        text = decoded(line)
+        fits = self._fitting(text) if len(text) <= LONGEST else None
+        if fits is not None:
+            return self._mapped.explain(*fits)
         return "patterns: " + "; ".join(rule.match.pattern for rule in self._rules)
+
+
+def _group(groups: Mapping[str, str | None], at: Field) -> str | None:
+    return groups[at[0]]
 
 
 def _pattern(node: Node) -> re.Pattern[str]:

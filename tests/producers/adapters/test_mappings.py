@@ -9,8 +9,9 @@ import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.adapters.mapping import shipped
+from penaltybox.producers.adapters.registry import load
 from tests.producers.adapters.brief import told
-from tests.producers.adapters.reading_of import reading
+from tests.producers.adapters.reading_of import options, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,3 +243,18 @@ def test_sshd_repeated() -> None:
     line = f"May 17 10:05:03 shop sshd[811]: Failed password for {name} from 203.0.113.7 port 22 ssh2"
     found = reading("regex", line.encode(), values={"mapping": "sshd"})
     assert (found.count, found.subjects) == (1, {"ip": "203.0.113.7"})
+
+
+def test_a_line_that_a_rule_fits_is_explained_by_what_was_found(tmp_path: Path) -> None:
+    """Which condition fails, with what was found; else time and subjects with what was wanted."""
+    adapter = load("json").make(options(values=_file(tmp_path, DOCUMENT)))
+    assert adapter.explain(_document(kind="other").encode()) == "rules[0]: got 'other' in kind, wanted limit, quota"
+    assert adapter.explain(_document(at="today").encode()) == (
+        "time: got 'today' in at, wanted unix; subject ip: got '203.0.113.7' in request.client.0; "
+        "subject api_key: got 'k1' in request.api.key"
+    )
+    assert adapter.explain(b"x") == ""
+    adapter = load("regex").make(options(values={"mapping": "sshd"}))
+    line = b"May 17 10:05:99 shop sshd[811]: Failed password for root from 203.0.113.7 port 22 ssh2"
+    assert adapter.explain(line).startswith("time: got 'May 17 10:05:99' in time, wanted syslog; subject ip: got '203")
+    assert adapter.explain(b"x").startswith("patterns: ")
