@@ -38,6 +38,8 @@ _READY_S: Final = 2.0
 _AGAIN_S: Final = 0.2
 _SYNCING: Final = 64
 """Whole lists that are sent at the same time; who comes beyond that is asked to come back."""
+SYNC_S: Final = 30.0
+"""So long one of them counts: a reader that takes nothing keeps nobody else away."""
 _SPREAD_MS: Final = 20
 _LONGEST_MS: Final = 30_000
 
@@ -90,7 +92,7 @@ class Feed:
         self._reading = asyncio.Lock()
         self._heard = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._syncing = 0
+        self._syncing: set[object] = set()
         self._stopped = False
         self._told = False
         self.streams = 0
@@ -247,10 +249,12 @@ class Feed:
         try:
             position, epoch = self._log.position(since), self._log.epoch
             if position is None:
-                if self._syncing >= _SYNCING:
+                if len(self._syncing) >= _SYNCING:
                     yield self._again("others are getting the whole list")
                     return
-                self._syncing += 1
+                mine = object()
+                self._syncing.add(mine)
+                late = asyncio.get_running_loop().call_later(SYNC_S, self._syncing.discard, mine)
                 try:
                     whole = await self._snapshots.get()
                     position, epoch = whole.number, whole.epoch
@@ -262,7 +266,8 @@ class Feed:
                     yield self._again(str(error))
                     return
                 finally:
-                    self._syncing -= 1
+                    late.cancel()
+                    self._syncing.discard(mine)
                 if wait_s is not None:
                     return
             async for lines in self._changes(position, epoch, wait_s):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -216,6 +216,19 @@ async def test_a_list_is_read_once_for_all(one_rig: Rig, monkeypatch: pytest.Mon
     assert {line.op for line in ends} == {"synced", "again"}
     assert all(0 <= line.after_ms < 30_000 for line in told)
     assert len({line.after_ms for line in told}) > 10
+
+
+async def test_readers_that_take_nothing_keep_nobody_away(one_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as may get the whole list at once began to, and stopped: after a while others get it all the same."""
+    monkeypatch.setattr("penaltybox.producers.feed.feed.SYNC_S", 0.2)
+    async with feed_on(one_rig) as feed, AsyncExitStack() as readers:
+        for _ in range(64):
+            pieces = await readers.enter_async_context(aclosing(feed.follow()))
+            assert msgspec.json.decode(await anext(pieces), type=Line).op == "resync"
+        deadline = asyncio.get_running_loop().time() + 60
+        while (await lone(feed))[-1].op != "synced":
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0)  # the loop's timers have their turn
 
 
 @pytest.fixture(params=BINARIES)
