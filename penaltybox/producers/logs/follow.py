@@ -12,7 +12,7 @@ import os
 import select
 import stat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs.blocks import BLOCK_BYTES, Splitter
@@ -43,6 +43,17 @@ _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _ts_ms: Final = attrgetter("ts_ms")
 
 
+class _Shape(NamedTuple):
+    """What changes when another file has come in the place of one that nobody writes any more."""
+
+    modified_ns: int
+    size: int
+
+
+def _shape(state: os.stat_result) -> _Shape:
+    return _Shape(state.st_mtime_ns, state.st_size)
+
+
 class Follower:
     """Follows a file, or all files of a folder.
 
@@ -60,7 +71,8 @@ class Follower:
         self._checkpoint = checkpoint
         self._folder = source.is_dir()
         self._tails: dict[Key, Tail] = {}
-        self._passed_over: set[Key] = set()
+        self._passed_over: dict[Key, _Shape] = {}
+        """Files that are not followed, as they were: another one may have come in the same place on disk."""
         self._growing: dict[Key, tuple[int, float]] = {}
         self._past: dict[Key, list[Place]] = {}
         for place in checkpoint.places:
@@ -124,8 +136,8 @@ class Follower:
             tail = self._tails.get(key)
             if tail is not None:
                 tail.path, tail.seen_s = path, now_s
-            elif stat.S_ISREG(state.st_mode) and key not in self._passed_over:
-                self._adopt(path, key, state.st_size, now_s)
+            elif stat.S_ISREG(state.st_mode) and self._passed_over.get(key) != _shape(state):
+                self._adopt(path, key, _shape(state), now_s)
         self._started = True
 
     def _candidates(self) -> list[Path]:
@@ -146,12 +158,12 @@ class Follower:
     def _pass_over(self, paths: list[Path]) -> None:
         for path in paths:
             state = path.stat()
-            self._passed_over.add((state.st_dev, state.st_ino))
+            self._passed_over[state.st_dev, state.st_ino] = _shape(state)
 
-    def _adopt(self, path: Path, key: Key, size: int, now_s: float) -> None:
+    def _adopt(self, path: Path, key: Key, shape: _Shape, now_s: float) -> None:
         try:
             packed = path.suffix in _COMPRESSED or compression(path)
-            if packed and not self._settled(key, size, now_s):
+            if packed and not self._settled(key, shape.size, now_s):
                 return
             found = beginning(path)
         except (OSError, ConfigurationError):
@@ -160,12 +172,13 @@ class Follower:
             return  # another one already
         offset = self._offset(found)
         if offset is None and not self._folder and self._started and path != self._source:
-            self._passed_over.add(key)  # beside the log, and nothing that was read
+            self._passed_over[key] = shape  # beside the log, and nothing that was read
         elif packed:
-            self._passed_over.add(key)
+            self._passed_over[key] = shape
             self._packed.append((Place(str(path), found.identity, offset or 0), self._contents(path, offset or 0)))
         else:
             self._forget(found)
+            self._passed_over.pop(key, None)
             self._tails[key] = Tail(path, found, self._common, offset or 0, now_s)
             self._common.progress.files += 1
 

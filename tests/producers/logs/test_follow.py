@@ -123,6 +123,37 @@ def test_copied_and_truncated(log: Path) -> None:
     watch.follower.close()
 
 
+def test_a_log_that_takes_the_place_of_one_that_was_passed_over(log: Path) -> None:
+    """The oldest generation goes, and the new log gets its place on disk: it is another file, and is read."""
+    oldest = log.with_name("error.log.1")
+    oldest.write_bytes(lines([1, 2]))
+    log.write_bytes(lines([3]))
+    watch = _Watch(log)
+    assert watch.new() == [3]
+    place = oldest.stat().st_ino
+    log.rename(log.with_name("error.log.2"))
+    oldest.write_bytes(b"")
+    oldest.rename(log)
+    log.write_bytes(lines([4, 5]))
+    assert log.stat().st_ino == place
+    assert watch.new() == [4, 5]
+    _append(log, lines([6]))
+    assert watch.new() == [6]
+    watch.follower.close()
+
+
+def test_an_archive_that_takes_the_place_of_one_that_was_read(log: Path) -> None:
+    """In a folder, too: what was compressed and read has gone, and a new log has its place on disk."""
+    packed = log.with_name("old.gz")
+    packed.write_bytes(gzip.compress(lines([1])))
+    watch = _Watch(log.parent)
+    assert watch.new() + watch.new(SETTLED_AFTER_S) == [1]
+    packed.write_bytes(lines([2, 3, 4]))
+    packed.rename(log)
+    assert watch.new() == [2, 3, 4]
+    watch.follower.close()
+
+
 def test_a_folder_and_its_new_files(log: Path) -> None:
     """All files, also new ones, in folders below, and compressed ones when they have settled; copies only once."""
     log.write_bytes(lines([1]))
