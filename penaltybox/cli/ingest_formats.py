@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from penaltybox.cli.console import AsJson, err, out, print_json, settings
-from penaltybox.cli.ingest_view import explain_line, progress_bar, show_counts
+from penaltybox.cli.ingest_view import explain_line, progress_bar, show_counts, warn_of_the_future
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
@@ -138,6 +138,7 @@ def ingest_format(
     run.check(follow=follow)
     with collected_less_often():
         run.go(follow=follow, dry_run=dry_run, quiet=as_json or dry_run)
+    warn_of_the_future(common.progress, now_ms())
     if not dry_run:
         show_counts(common.progress, form.name, published=True, as_json=as_json)
     elif common.progress.unmatched or not common.progress.decisions:

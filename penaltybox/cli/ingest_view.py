@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penaltybox.cli.console import err, instant, out, print_json, table
+from penaltybox.cli.console import err, instant, left, out, print_json, table
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.events import AHEAD_MS
 from penaltybox.producers.adapters.envelopes import unwrapped
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched
 from penaltybox.producers.adapters.registry import SUMMARIES, load
@@ -70,6 +71,17 @@ def show_counts(counts: Counts, form: str, *, published: bool, as_json: bool) ->
         for shape, count in counts.shapes.most_common(_SHAPES_SHOWN):
             out.print(f"  {count:>8,}  {shape}", markup=False)
         out.print(f"`penaltybox ingest {form} --explain-line 'LINE'` says what is wrong with one.")
+
+
+def warn_of_the_future(counts: Counts, at_ms: int) -> None:
+    """Says that workers will set decisions aside, which a wrong zone is the usual reason for."""
+    ahead_ms = counts.last_ms - at_ms
+    if ahead_ms > AHEAD_MS:
+        err.print(
+            f"The latest decision is {left(ahead_ms)} ahead of this machine's clock. Workers set aside what is more "
+            f"than {left(AHEAD_MS)} ahead. Is --tz the log's zone?",
+            markup=False,
+        )
 
 
 def _show_counter(what: str, counter: Counter[str]) -> None:

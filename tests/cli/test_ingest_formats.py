@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penaltybox.cli.commands import app
+from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision
 from penaltybox.producers.adapters.registry import SUMMARIES
@@ -103,6 +105,19 @@ def test_decisions_are_printed_in_the_wire_form(tmp_path: Path) -> None:
     assert len({one.id for one in found}) == 50
     assert (found[0].scenario, found[0].source, found[0].subjects) == ("home", "edge/7", {"ip": "10.0.0.0"})
     assert "1 are not read as nginx-error" in printed.stderr
+
+
+def test_a_log_of_another_zone_is_noticed(tmp_path: Path) -> None:
+    """What is ahead of the clock is dead letters later on: the zone is asked for while somebody looks."""
+    log, now = tmp_path / "error.log", datetime.fromtimestamp(now_ms() / 1000, UTC)
+    shown = []
+    for hours in (-1, 2):
+        at = (now + timedelta(hours=hours)).strftime("%Y/%m/%d %H:%M:%S").encode()
+        log.write_bytes(at + line(1)[19:])
+        shown.append(call("nginx-error", str(log), "--dry-run", "--tz", "UTC").stderr)
+    assert shown[0] == ""
+    assert "ahead of this machine's clock" in shown[1]
+    assert "Is --tz the log's zone?" in shown[1]
 
 
 def test_a_dry_run_moves_no_checkpoint(tmp_path: Path) -> None:

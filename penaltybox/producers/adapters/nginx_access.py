@@ -190,8 +190,8 @@ FORMAT: Final = Format(
         b'203.0.113.10 - - [17/May/2026:10:05:07 +0000] "GET / HTTP/1.1" 200 5316 "-" "Mozilla/5.0"',
     ),
     {
-        "keyed-by": KEYED_BY,
         "zone": "the limit's name in `violated`; nginx does not log which zone refused (limit_req)",
         "address": "JSON: the key that holds the client's address (remote_addr)",
+        "keyed-by": KEYED_BY,
     },
 )
