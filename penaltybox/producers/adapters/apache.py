@@ -20,7 +20,7 @@ _ACCESS: Final = Form(
     ("virtual host", r"(?:[^ :\[\"]+:\d+ )?"),
     ("client address", r"(\S++) "),
     ("identity", r"\S++ "),
-    ("user", r'(?:""|[^"]*?) '),
+    ("user", r'(?:""|(?:[^"\\]|\\.)*?) '),  # Apache escapes quotes, so the time's bracket is not in it
     ("time", r"\[(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "),
     ("request", r'"([^"\\]*+(?:\\.[^"\\]*+)*+)" '),
     ("status", r"(\d\d\d|-) "),

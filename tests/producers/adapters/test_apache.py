@@ -32,6 +32,8 @@ DENIED = "deny over_limit ip:status_429 | ip=203.0.113.7 | 429 | POST /login"
         (_access(rest=""), DENIED),
         (_access("shop.example:443 203.0.113.7 - -"), DENIED),
         (_access("203.0.113.7 - a user"), DENIED),
+        (_access('203.0.113.7 - a\\"b'), DENIED),  # a name with a quote hides nobody
+        (_access('203.0.113.7 - x [01/Jan/2020:00:00:00 +0000] \\"GET / HTTP/1.1\\" 200 1'), DENIED),
         (_access(rest=' "-" "curl\\" 200 1 \\"'), DENIED),
         (_access(rest=' "-" "curl" 12 more="x"'), DENIED),
         (_access(status="200"), "allow | ip=203.0.113.7 | 200 | POST /login"),
