@@ -19,6 +19,7 @@ repetitions (``.*+``) and atomic groups never go back, so they are clear.
 from __future__ import annotations
 
 import re
+import warnings
 from re import _constants as ops  # type: ignore[attr-defined] # the parser of `re`, which has no public face
 from re import _parser  # type: ignore[attr-defined] # as above
 from typing import Any, Final, NamedTuple
@@ -70,9 +71,11 @@ def linear(pattern: str) -> re.Pattern[str]:
         Refused: it is no pattern, or could be slow.
     """
     try:
-        tree = _parser.parse(pattern, re.ASCII)
-        compiled = re.compile(pattern, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # "possible nested set": may mean something else one day
+            tree = _parser.parse(pattern, re.ASCII)
+            compiled = re.compile(pattern, re.ASCII)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise Refused(f"not a pattern: {error}") from error
     if compiled.flags & ~re.ASCII:
         raise Refused("flags such as (?i) are not for lines of a log; write [Ff]ailed")

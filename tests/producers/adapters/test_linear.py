@@ -52,6 +52,8 @@ def test_patterns_that_are_clear_are_admitted(pattern: str) -> None:
         (r"(?:abc){1000}", "longer than"),
         (r"(", "not a pattern"),
         (r"[z-a]", "not a pattern"),
+        (r"[[a]x", "not a pattern: Possible nested set"),
+        (r"[a--b]x", "not a pattern: Possible set difference"),
     ],
 )
 def test_patterns_that_could_be_slow_are_refused(pattern: str, says: str) -> None:
