@@ -48,3 +48,14 @@ def test_the_help_lists_every_target() -> None:
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     listed = {line.split()[0] for line in shown.splitlines()}
     assert listed == set(phony[1].split()) - {"kafka-if-possible"}
+
+
+def test_modules_are_short() -> None:
+    """No module has more than 400 lines, tests included."""
+    long = []
+    for stage in ("penaltybox", "dashboards", "benchmarks", "tests"):
+        for path in sorted((ROOT / stage).rglob("*.py")):
+            lines = path.read_text(encoding="utf-8").count("\n")
+            if lines > 400:
+                long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+    assert not long

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Command, Decision
-from penaltybox.contracts.recognition import Sighting
 from penaltybox.processors.engine import CHANGED, MARKS, PENALTY, Engine, Handling
 from penaltybox.processors.ladder import active
+from penaltybox.processors.replay.kinds import combinations, kinds, named_combinations
 from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.oblivion import SLACK_MS, Horizons, matters_until
-from penaltybox.processors.replay.records import CLOCK, EVENT
+from penaltybox.processors.replay.records import CLOCK
 from penaltybox.processors.replay.stepped import Stepped, ends_later
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
@@ -26,9 +23,8 @@ if TYPE_CHECKING:
     from penaltybox.contracts.subjects import Names
     from penaltybox.processors.replay.records import Entry
     from penaltybox.processors.replay.shards import Shard
-    from penaltybox.processors.visibility import Kind, Plan
+    from penaltybox.processors.visibility import Plan
 
-_kind_of = attrgetter("kind")
 _NEVER: Final = -(1 << 62)
 _MOST_PROOFS: Final = 200_000
 _GONE: Final = -1
@@ -221,7 +217,7 @@ class World:
         handling = Handling(_NEVER)
         event: Any
         places = range(position, position + len(entries))
-        for at, entry, kind in zip(places, entries, _kinds(engine, entries), strict=True):
+        for at, entry, kind in zip(places, entries, kinds(engine, entries), strict=True):
             _, _, _, event, names, broker_ms = entry
             if broker_ms != handling.broker_ms or late:
                 handling = Handling(broker_ms, event.id in late)
@@ -371,39 +367,3 @@ class World:
             if other is None or ends_later(hold, other):
                 stepped.stopped[at] = hold
                 stepped.stop_places[at] = place
-
-
-def _kinds(engine: Engine, entries: Sequence[Entry]) -> Sequence[Kind | None]:
-    """The kind of each decision; None for what is none."""
-    events: list[Any] = [entry[EVENT] for entry in entries]
-    types = set(map(type, events))
-    if types == {Decision}:
-        return engine.kinds(events)
-    if Sighting in types:
-        return list(map(_kind_of, events)) if types == {Sighting} else [_kind(engine, event) for event in events]
-    decisions = [event for event in events if type(event) is Decision]
-    found = iter(engine.kinds(decisions) if decisions else ())
-    return [next(found) if type(event) is Decision else None for event in events]
-
-
-def _kind(engine: Engine, event: Any) -> Kind | None:
-    if type(event) is Sighting:
-        kind: Kind = event.kind
-        return kind
-    return engine.kind(event) if type(event) is Decision else None
-
-
-def combinations(engine: Engine) -> tuple[str, ...]:
-    """The combinations of dimensions that rules are on."""
-    return tuple(dict.fromkeys(rule.on for rule in engine.policy.rules if "+" in rule.on))
-
-
-def named_combinations(engine: Engine, combined: Sequence[str], event: Decision) -> list[str]:
-    """Those of a decision's combinations that it has all parts of, as subjects."""
-    found = []
-    for on in combined:
-        values = {part: event.subjects.get(part) or getattr(event, part, "") for part in on.split("+")}
-        if all(values.values()):
-            with suppress(BadEvent):  # a route too long for a key
-                found.append(engine.canonicaliser.combination(on, values))
-    return found
