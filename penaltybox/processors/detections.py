@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from penaltybox.processors.state import FOREVER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,6 +22,7 @@ FIRED: Final = 2
 GRANULES: Final = 32
 """A value's last sighting is kept to 1/32 of the window: a write a granule, not a write a request."""
 MAX_CONTRIBUTIONS: Final = 64
+MAX_USED: Final = 64
 
 
 def granule_ms(window_ms: int) -> int:
@@ -146,3 +149,29 @@ def fence(track: Track, windows: dict[int, int], at: int, broker_ms: int) -> int
         if values and key in windows:
             seen = max(seen, min(max(values.values()) + granule_ms(windows[key]) - 1, broker_ms))
     return seen
+
+
+def use_up(track: Track, windows: dict[int, int], latest_ms: int) -> None:
+    """Empties the sets after a step, and remembers which of their values may be delivered again behind the fence.
+
+    The fence goes no further than the broker's time of the record that led to the step. If that record's partition
+    lags, others have had later ones. Such a sighting is in the granule of its value; a block would still hide it.
+
+    Args:
+        track: its fence is drawn already, its block imposed.
+        windows: rule key -> window in ms, of the policy in force.
+        latest_ms: no other partition is expected to have been later than this.
+    """
+    used = {key: dict(ends) for key, ends in track.used.items()}
+    for key, values in track.sets.items():
+        if key not in windows:
+            continue
+        ends = used.setdefault(key, {})
+        for value, granule in values.items():
+            ends[value] = max(ends.get(value, 0), min(granule + granule_ms(windows[key]), latest_ms + 1))
+    seen_from = track.at + 1
+    if track.deny is not None:
+        seen_from = FOREVER if track.deny.until is None else max(seen_from, track.deny.until)
+    left = {key: sorted((end, value) for value, end in ends.items() if end > seen_from) for key, ends in used.items()}
+    track.used = {key: {value: end for end, value in ends[-MAX_USED:]} for key, ends in left.items() if ends}
+    track.sets = {}

@@ -299,10 +299,12 @@ def whole(decision: Decision | Sighting) -> Decision:
 
 def _see(track: Track, one: Detection, value: int, t: int) -> int:
     values = track.sets.get(one.key)
+    if values is not None and values.get(value, _NEVER) + one.granule_ms > t:
+        return UNCHANGED  # seen in this granule already: by far the most common case
+    if track.used and t < track.used.get(one.key, NOTHING_YET).get(value, _NEVER):
+        return UNCHANGED  # a step used it
     if values is None:
         values = track.sets[one.key] = {}
-    elif values.get(value, _NEVER) + one.granule_ms > t:
-        return UNCHANGED  # seen in this granule already: by far the most common case
     return see_value(values, value, t, one.window_ms, one.n)
 
 

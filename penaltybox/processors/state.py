@@ -61,6 +61,8 @@ class Track(msgspec.Struct, array_like=True, gc=False):
     """Risk: (time, key of the contribution, points)."""
     outlasted: tuple[tuple[str, int], ...] = ()
     """Challenges that gave way to longer ones while they ran: (rule, end)."""
+    used: dict[int, dict[int, int]] = msgspec.field(default_factory=_nothing)
+    """Distinct rules: rule key -> hash of a value that a step used -> until when a sighting of it is that same one."""
 
 
 class SubjectState(msgspec.Struct, array_like=True, gc=False):
@@ -104,6 +106,8 @@ class SubjectState(msgspec.Struct, array_like=True, gc=False):
             self.shared = NOTHING
         if not self.real.counters:
             self.real.counters = NOTHING
+        if not self.real.used:
+            self.real.used = NOTHING
 
     @property
     def read_number(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penaltybox.contracts.durations import format_duration
 from penaltybox.contracts.events import Hold, Penalty
 from penaltybox.contracts.ids import penalty_id
-from penaltybox.processors.detections import add_score, fence, latest_count, values_within
+from penaltybox.processors.detections import add_score, fence, latest_count, use_up, values_within
 from penaltybox.processors.ladder import CHALLENGE, NONE, Ask, Landing, end_of, impose, land, later, prior_rung
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def react(case: Case, fired: list[Detection], trigger: Trigger) -> bool:
     track.at = fence(track, case.windows, at, trigger.broker_ms)
     if landing is not None:
         track.counters = {}
-        track.sets = {}
+        use_up(track, case.windows, trigger.broker_ms + policy.lateness_ms)
     else:
         # A challenge is no step: it restarts the rules that asked for it and shields nobody from the others.
         for one in fired:

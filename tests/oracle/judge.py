@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penaltybox.contracts.events import Command, Decision, Hold, Outcome, Penalty
 from penaltybox.contracts.ids import penalty_id
 from penaltybox.contracts.subjects import Canonicaliser, most_specific, value_hash
+from tests.oracle.fences import draw_fence, granule, restart
 from tests.oracle.person import Case, Entry, Fired, Person, Track, Trigger, active, ends_later
 from tests.oracle.sight import allowlisted, sees, subject_of, value_of
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 NONE = -1
 HAND = "hand"
 TRUSTED = ("user", "device", "api_key")
-
-
-def granule(window_ms: int) -> int:
-    return max(1, window_ms // 32)
 
 
 class Oracle:
@@ -140,6 +137,8 @@ class Oracle:
             value = value_of(rule, decision, self.canonicaliser) if rule.kind == "distinct" else None
             if rule.kind == "distinct" and value is None:
                 continue
+            if any(key == rule.key and one == value and trigger.t < end for key, one, end in track.used):
+                continue  # a step used that very sighting, for all that is known
             before = track.counted.setdefault(rule.key, [])
             granule_ms = granule(rule.window_ms) if rule.kind == "distinct" else 0
             new = Entry(trigger.t, value_hash(trigger.id), decision.count, value, granule_ms)
@@ -243,10 +242,10 @@ class Oracle:
             until = max(until, s + (longest.then.challenge_ms or 0))
         came_from = names[prior] if prior >= 0 else "none"
         track.rung, track.rung_ms, track.end = rung.name, rung.duration_ms, until
-        self._draw_fence(case, s)
-        track.counted.clear()
+        draw_fence(case, s)
         if action == "deny":
             track.deny = Hold(until, rung.name, rule, pid)
+        restart(self.policy, case)
         if action == "challenge":
             self._hold_challenge(track, Hold(until, rung.name, rule, pid))
         self._record(case, rule, action, until, s, (came_from, rung.name))
@@ -283,7 +282,7 @@ class Oracle:
         until = s + (longest.then.challenge_ms or 0)
         standing = self._standing(case.track, s)
         pid = self._id(case, longest.name, standing)
-        self._draw_fence(case, s)
+        draw_fence(case, s)
         for one in challenges:
             case.track.counted.pop(one.key, None)
         self._hold_challenge(case.track, Hold(until, standing, longest.name, pid))
@@ -292,17 +291,6 @@ class Oracle:
     def _standing(self, track: Track, s: int) -> str:
         prior = self.prior(track, s)
         return self.policy.ladder.rungs[prior].name if prior >= 0 else "none"
-
-    def _draw_fence(self, case: Case, s: int) -> None:
-        """History ends at s, or after whatever a distinct set may have seen without noting the exact time."""
-        track = case.track
-        seen = [
-            entry.t // entry.granule_ms * entry.granule_ms + entry.granule_ms - 1
-            for entries in track.counted.values()
-            for entry in entries
-            if entry.granule_ms
-        ]
-        track.at = max([track.at, s, min(max(seen, default=0), case.trigger.broker_ms)])
 
     def _hold_challenge(self, track: Track, hold: Hold) -> None:
         if track.challenge is None or not ends_later(track.challenge, hold):

@@ -35,6 +35,7 @@ class Track:
     end: int | None = 0
     deny: Hold | None = None
     challenge: Hold | None = None
+    used: list[tuple[int, int, int]] = field(default_factory=list)  # (rule, value that a step used, for how long)
     asked: dict[str, int] = field(default_factory=dict)  # rule -> end of the challenge that it got last
 
 

@@ -128,6 +128,7 @@ def test_a_state_stays_bounded(policy: Policy, events: list[Delivery]) -> None:
         for track in (state.real, *state.shadows.values()):
             assert all(len(counter.ids) <= n[key] for key, counter in track.counters.items())
             assert all(len(values) <= n[key] for key, values in track.sets.items())
+            assert all(0 < len(values) <= 64 for values in track.used.values())
             assert len(track.scores) <= 64
         assert len(state.trust) <= 32
         assert policy.shared_ip is None or len(state.shared) <= policy.shared_ip.established

@@ -158,7 +158,7 @@ def _mark(track: Track | None, sight: Sight, decision: Decision, names: Sequence
         counter = track.counters.get(one.key)
         return 1 if counter is not None and value_hash(decision.id) in counter.ids else None
     value = names[sight.place].hash if sight.place >= 0 else value_hash(decision.attrs[one.attr])
-    return track.sets.get(one.key, {}).get(value)
+    return track.sets.get(one.key, {}).get(value, track.used.get(one.key, {}).get(value))
 
 
 def why_unseen(policy: Policy, decision: Decision, dimension: str) -> str:
