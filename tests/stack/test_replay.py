@@ -274,5 +274,5 @@ async def test_an_emptied_topic(broker: Any, fresh_prefix: str) -> None:
         await admin.delete_records({TopicPartition(Topics.named(fresh_prefix).decisions, 0): RecordsToDelete(300)})
     finally:
         await admin.close()
-    with pytest.raises(ConfigurationError, match=r"nothing to replay .*300 offsets .* deleted already"):
+    with pytest.raises(ConfigurationError, match=r"nothing to replay\. .*300 offsets .* deleted already"):
         await replayed(settings)
