@@ -65,6 +65,9 @@ class Ending:
         wish = asyncio.create_task(self.wait())
         try:
             await asyncio.wait({task, wish}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                # What is nearly done leaves in good order; called off, it would drop its connections open.
+                await asyncio.wait({task}, timeout=LET_GO_S)
             if task.done():
                 task.result()
                 return True
