@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import pytest
-
 from penaltybox.links.connections import open_link, parse_endpoint
 from penaltybox.processors.patience import LONGEST_S, Patience
 from penaltybox.sinks.redis_store import RedisSubjectStore
@@ -26,7 +24,6 @@ SUBJECTS = [f"user:{number}" for number in range(60)]
 DEADLINE_S = 2.0
 
 
-@pytest.mark.skipif(not CLUSTERING, reason="no server that can be a cluster")
 async def test_a_batch_waits_for_a_killed_node_and_no_longer(tmp_path: Path) -> None:
     """The other nodes' subjects are stored at once; the rest, and what comes after, when a replica has taken over."""
     cluster = Cluster(str(CLUSTERING), tmp_path, whole=False)

@@ -59,7 +59,6 @@ async def test_a_redis_that_is_away_knows_of_no_pass_and_costs_a_deadline_a_prob
         server.kill()
 
 
-@pytest.mark.skipif(not CLUSTERING, reason="no server that can be a cluster")
 async def test_a_node_that_hangs_hides_only_the_passes_that_it_holds(tmp_path: Path) -> None:
     """A device's pass on another node counts although the user's node says nothing."""
     cluster = Cluster(str(CLUSTERING), tmp_path, whole=False)
