@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 from penaltybox.producers.adapters.apache_errors import error_line
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, number, refusals, status_of
 from penaltybox.producers.adapters.forms import Form
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_ANSWER,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -40,9 +50,6 @@ _QOS_BY_ADDRESS: Final = frozenset(
     {"QS_SrvMaxConnPerIP", "QS_ClientEventLimitCount", "QS_ClientEventBlockCount", "QS_ClientEventPerSecLimit"}
 )
 _NO_LINE: Final = Unmatched("not a line of Apache's access or error log")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
-_NO_ANSWER: Final = Passed("a connection that ended before an answer")
 _OTHER: Final = Passed("another message of Apache's error log")
 
 
@@ -65,11 +72,11 @@ class Apache(Adapter):
         client, time, request, code = match.groups()
         status = status_of(code)
         if status is None:
-            return _NO_ANSWER
+            return NO_ANSWER
         ts_ms = self._times.apache(time)
         ip = self._options.address(client)
         if ts_ms is None or ip is None:
-            return _NO_TIME if ts_ms is None else _NO_ADDRESS
+            return NO_SUCH_TIME if ts_ms is None else NO_ADDRESS
         target = self._options.targets.of_line(request)
         refused = status in self._refusals
         return Reading(
@@ -103,7 +110,7 @@ class Apache(Adapter):
     def _refused(self, line: ErrorLine, client: str, violated: str, limit: int | None) -> Read:
         ip = self._options.endpoint(client) or self._port_behind(client)
         if line.ts_ms is None or ip is None:
-            return _NO_TIME if line.ts_ms is None else _NO_ADDRESS
+            return NO_SUCH_TIME if line.ts_ms is None else NO_ADDRESS
         about: dict[str, Any] = {"limit": limit} if limit is not None else {}
         return Reading(
             ts_ms=line.ts_ms,

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, refusals, status_of
 from penaltybox.producers.adapters.forms import Form
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_ANSWER,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Reading,
+    Unmatched,
+    decoded,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -36,9 +45,6 @@ _REST: Final = Form(
     ("more fields", r".*"),
 )
 _NO_LINE: Final = Unmatched("not a line of an Application Load Balancer's access log")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
-_NO_ANSWER: Final = Passed("a connection that ended before an answer")
 
 
 class AwsAlb(Adapter):
@@ -58,13 +64,13 @@ class AwsAlb(Adapter):
         time, client, code, target_code, request, rest = match.groups()
         status = status_of(code)
         if status is None:
-            return _NO_ANSWER
+            return NO_ANSWER
         ts_ms = self._times.rfc3339(time)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._client(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         tail = _REST.match(rest)
         by_waf = tail is not None and tail[1].rpartition(",")[2] == "waf"
         refused = status in self._refusals

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penaltybox.producers.adapters.choices import keyed_by, known, number, refusals, status_of
 from penaltybox.producers.adapters.plain_json import object_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched
+from penaltybox.producers.adapters.reading import NO_ADDRESS, NO_TIME, Adapter, Format, Passed, Reading, Unmatched
 from penaltybox.producers.adapters.targets import Target
 from penaltybox.producers.adapters.times import Times
 from penaltybox.producers.routes import METHODS
@@ -37,8 +37,6 @@ _LIMITS: Final = {"THROTTLED": "throttle", "QUOTA_EXCEEDED": "quota"}
 _MESSAGES: Final = {"Too Many Requests": "throttle", "Limit Exceeded": "quota"}
 _TEMPLATE: Final = re.compile(r"/[A-Za-z0-9._~{}+/\-]{0,240}", re.ASCII)
 _NO_JSON: Final = Unmatched("not a JSON object with ip, status and requestTime or requestTimeEpoch, each once")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _TWO: Final = Unmatched("a client's address, or an API key, under two names that differ")
 _NO_ANSWER: Final = Passed("a request without an answer")
 
@@ -62,12 +60,12 @@ class AwsApiGateway(Adapter):
             return _NO_ANSWER
         ts_ms = self._time(found)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         if any(len({value for value in _values(found, name) if value != "-"}) > 1 for name in ("ip", "key")):
             return _TWO  # one of them may be a key that a client has added
         ip = self._options.address(_text(found, "ip"))
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         kind = _text(found, "kind")
         limit = _LIMITS.get(kind) or (_MESSAGES.get(_text(found, "message")) if status in self._refusals else None)
         if limit is None and status in self._refusals and not kind.startswith("DEFAULT_"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penaltybox.producers.adapters.choices import known, number, one_of, status_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Reading, Unmatched, label
+from penaltybox.producers.adapters.reading import NO_ADDRESS, NO_SUCH_TIME, Adapter, Format, Reading, Unmatched, label
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ _ACTIONS: Final[dict[str, Any]] = {
     "CHALLENGE": "challenge",
 }
 _NO_JSON: Final = Unmatched("not a JSON line of AWS WAF's logs (timestamp, action, httpRequest)")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_ACTION: Final = Unmatched("an action that AWS WAF does not have")
 
 
@@ -90,10 +88,10 @@ class AwsWaf(Adapter):
             return _NO_ACTION
         ts_ms = self._times.millis(found.timestamp)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         client = self._options.address(found.request.client)
         if client is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         target = self._options.targets.of(known(found.request.method), known(found.request.uri))
         limits = {known(limit.name): limit for limit in found.limits or ()}
         acted = next((limits[name] for name in _terminating(found) if name in limits), None)

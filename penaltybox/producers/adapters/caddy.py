@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -25,8 +34,6 @@ _MILLIS: Final = 1e11
 _NANOS: Final = 1e17
 _MAX_TOLD: Final = 10_000
 _NO_JSON: Final = Unmatched("not a JSON line of Caddy's logs (ts, logger, msg)")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _OTHER: Final = Passed("another message of Caddy")
 _TOLD: Final = Passed("the rate limiter's own line has told this request")
 _SKIPPED: Final = Passed("a line of the rate limiter (--option rate-limit-lines=skip)")
@@ -92,9 +99,9 @@ class Caddy(Adapter):
         ts_ms = self._time(found.ts)
         ip = self._options.endpoint(found.remote_ip)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         if len(self._told) >= _MAX_TOLD:
             self._told.clear()
         self._told[found.remote_ip] = self._told.get(found.remote_ip, 0) + 1
@@ -119,11 +126,11 @@ class Caddy(Adapter):
             return _TOLD
         ts_ms = self._time(found.ts)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         # client_ip is what `trusted_proxies` makes of it: without any, the connection's address.
         ip = self._options.endpoint(request.client_ip or request.remote_ip or request.remote_addr)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         target = self._options.targets.of(request.method, request.uri)
         refused = status in self._refusals
         user = self._options.subject("user", known(found.user_id))

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, refusals, status_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -24,8 +33,6 @@ _FIELDS: Final = _HEADER.split()[1:]
 _HEAD: Final = b"#Fields:"
 _QUOTAS: Final = frozenset({"LimitExceeded", "CapacityExceeded"})
 _NO_LINE: Final = Unmatched("not a line with c-ip, sc-status and a time in the fields that #Fields names")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_ANSWER: Final = Passed("a connection that ended before an answer (status 000)")
 _COMMENT: Final = Passed("a header line")
 
@@ -62,10 +69,10 @@ class CloudFront(Adapter):
             return _NO_ANSWER
         ts_ms = self._time(found)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._options.address(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         kinds = {str(found.get("x-edge-result-type")), str(found.get("x-edge-detailed-result-type"))} & _QUOTAS
         refused = status in self._refusals
         violated = (f"{self._keyed_by}:status_{status}",) if refused else ()

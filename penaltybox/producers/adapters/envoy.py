@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
 from penaltybox.producers.adapters.plain_json import object_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.reading import NO_TIME, Adapter, Format, Passed, Reading, Unmatched, label
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _OUTAGES: Final = frozenset({"rate_limiter_error", "ext_authz_error"})
 _DIRECT: Final = ("downstream_direct_remote_address", "downstream_remote_address")
 _PATHS: Final = ("x-envoy-original-path", "x-envoy-origin-path", "path")
 _NO_JSON: Final = Unmatched("not JSON with response_code, each key once")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
 _NO_ADDRESS: Final = Unmatched("no address of the client under a key that is known, or of --option address")
 _FORWARDED: Final = Unmatched("Envoy took the address from X-Forwarded-For (its port is 0); see --option address")
 _TWO: Final = Unmatched("two addresses of the client that differ; --option address says which key has it")
@@ -56,7 +55,7 @@ class Envoy(Adapter):
             return said
         ts_ms = self._times.rfc3339(_text(found, "start_time"))
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         ip = self._client(found)
         if isinstance(ip, Unmatched):
             return ip

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 from penaltybox.producers.adapters.choices import KEYED_BY, STATUSES, keyed_by, refusals
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.months import iso
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_ANSWER,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -31,9 +42,6 @@ _LINE: Final = Form(
 _DENIED: Final = ("PR", "PT")
 _MALFORMED: Final = frozenset({400, 408, 411, 413, 414, 422, 425, 431})
 _NO_LINE: Final = Unmatched("not a line of HAProxy's HTTP log")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
-_NO_ANSWER: Final = Passed("a connection that ended before an answer")
 _UNASKED: Final = Passed("a request that HAProxy could not read")
 
 
@@ -54,16 +62,16 @@ class HAProxy(Adapter):
         client, _, day, month, year, time, frontend, code, state, request = match.groups()
         status = int(code) if len(code) == 3 else 0  # noqa: PLR2004 - digits
         if status not in STATUSES:
-            return _NO_ANSWER
+            return NO_ANSWER
         said = self._said(status, state)
         if isinstance(said, Passed):
             return said
         ts_ms = self._times.rfc3339(iso(year, month, day, time))
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._options.address(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         action, reason = said
         targets = self._options.targets
         target = targets.of_line(request) if request is not None else targets.unknown

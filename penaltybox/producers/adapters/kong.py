@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penaltybox.producers.adapters.choices import keyed_by, known, number, one_of, refusals, status_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -22,8 +31,6 @@ _WINDOWS: Final = {
     "year": 31_536_000,
 }
 _NO_JSON: Final = Unmatched("not a JSON line of Kong's log (client_ip, started_at, response)")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_ANSWER: Final = Passed("a request without an answer")
 
 
@@ -81,10 +88,10 @@ class Kong(Adapter):
             return _NO_ANSWER
         ts_ms = self._times.millis(found.started_at)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._options.address(found.client_ip)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         subjects = self._subjects(found, ip)
         request = found.request or _Request()
         target = self._options.targets.of(known(request.method), known(request.uri))

@@ -16,7 +16,17 @@ from penaltybox.producers.adapters.apache_errors import error_line
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, refusals, status_of
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.months import iso
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -40,8 +50,6 @@ _CTIME: Final = re.compile(r"[A-Z][a-z][a-z] ([A-Z][a-z][a-z]) ([ \d]\d) (\d\d:\
 _AUDIT_TIME: Final = re.compile(r"(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:\d\d)(?:\.\d+)? ([+-]\d{4})", re.ASCII)
 _AUDIT_RULE: Final = re.compile(r'\[file "[^"]*"\] \[line "\d+"\] \[id "(\d+)"\]', re.ASCII)
 _NO_LINE: Final = Unmatched("not a line of an error log, nor a JSON audit log of ModSecurity")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _OTHER: Final = Passed("another message")
 _WARNING: Final = Passed("a warning of a rule that is no limit")
 
@@ -170,7 +178,7 @@ class ModSecurity(Adapter):
         if not denied and not is_limit:
             return _WARNING
         if ts_ms is None or ip is None:
-            return _NO_TIME if ts_ms is None else _NO_ADDRESS
+            return NO_TIME if ts_ms is None else NO_ADDRESS
         return Reading(
             ts_ms=ts_ms,
             action="deny",

@@ -13,7 +13,17 @@ import msgspec
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, refusals
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.plain_json import object_of
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -56,8 +66,6 @@ _TEXTS: Final = (
 _NO_LINE: Final = Unmatched("not a line of nginx's access log")
 _NO_JSON: Final = Unmatched("not JSON with $remote_addr and $status")
 _NO_STATUS: Final = Unmatched("a status that is none")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 _NO_WORD: Final = Unmatched("a $limit_req_status that nginx does not know")
 _CUT_SHORT: Final = Passed("a connection that ended before a request (status 000)")
 _STATUSES: Final = range(100, 600)
@@ -135,10 +143,10 @@ class NginxAccess(Adapter):
         if status not in _STATUSES:
             return _NO_STATUS if status else _CUT_SHORT
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         ip = self._options.address(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         said, violated = limited, self._by_requests
         if connections not in _UNKNOWN and connections != "PASSED":
             said, violated = connections, self._by_connections

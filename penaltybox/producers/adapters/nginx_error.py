@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by
 from penaltybox.producers.adapters.forms import Form
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_SUCH_TIME,
+    Adapter,
+    Format,
+    Passed,
+    Reading,
+    Unmatched,
+    decoded,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -37,8 +47,6 @@ _MAX_ZONES: Final = 1000
 _OTHER: Final = Passed("another message of nginx")
 _NO_LINE: Final = Unmatched("not a line of nginx's error log")
 _NO_FORM: Final = Unmatched("says that it is about a limit, in a form that is not nginx's")
-_NO_TIME: Final = Unmatched("a time that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
 
 
 class NginxError(Adapter):
@@ -65,10 +73,10 @@ class NginxError(Adapter):
         time, message, dry_run, excess, zone, client, request = match.groups()
         ts_ms = self._times.nginx(time)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._options.address(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         targets = self._options.targets
         target = targets.of_line(request) if request is not None else targets.unknown
         refused = message != "delaying request"

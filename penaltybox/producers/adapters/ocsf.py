@@ -10,7 +10,7 @@ import msgspec
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.producers.adapters.choices import known, number, refusals, status_of
 from penaltybox.producers.adapters.own_records import carried
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.reading import NO_SUCH_TIME, Adapter, Format, Passed, Reading, Unmatched, label
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _DISPOSITIONS: Final[dict[int, tuple[Any, bool]]] = {
 """`disposition_id` -> action, enforced."""
 _JUDGED: Final = ("deny", "challenge")
 _NO_JSON: Final = Unmatched("not an OCSF event in JSON (class_uid, time)")
-_NO_TIME: Final = Unmatched("a time that does not exist")
 _NO_ADDRESS: Final = Unmatched("no src_endpoint.ip that is an address")
 _OTHER: Final = Passed("an event of another class")
 _NO_OUTCOME: Final = Passed("an event that does not say what a security control did")
@@ -141,7 +140,7 @@ class Ocsf(Adapter):
             return _NO_OUTCOME
         ts_ms = self._times.millis(event.time)
         if ts_ms is None:
-            return _NO_TIME
+            return NO_SUCH_TIME
         ip = self._address(event)
         return _NO_ADDRESS if ip is None else self._reading(event, ts_ms, ip, *said)
 

@@ -73,6 +73,12 @@ Read = Reading | tuple[Reading, ...] | Passed | Unmatched
 """A document that holds several records gives a tuple, in the order of the records."""
 
 
+NO_SUCH_TIME: Final = Unmatched("a time that does not exist")
+NO_TIME: Final = Unmatched("no time, or one that does not exist")
+NO_ADDRESS: Final = Unmatched("the client is no address")
+NO_ANSWER: Final = Passed("a connection that ended before an answer")
+
+
 class Adapter(ABC):
     """Reads the lines of one log (one instance per file: `begin` and times may depend on the lines before)."""
 

@@ -8,7 +8,17 @@ import msgspec
 
 from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
 from penaltybox.producers.adapters.forms import Form
-from penaltybox.producers.adapters.reading import Adapter, Format, Passed, Reading, Unmatched, decoded, label
+from penaltybox.producers.adapters.reading import (
+    NO_ADDRESS,
+    NO_ANSWER,
+    NO_TIME,
+    Adapter,
+    Format,
+    Reading,
+    Unmatched,
+    decoded,
+    label,
+)
 from penaltybox.producers.adapters.times import Times
 
 if TYPE_CHECKING:
@@ -28,9 +38,6 @@ _COMMON: Final = Form(
 )
 _NO_LINE: Final = Unmatched("not a line of Traefik's access log")
 _NO_JSON: Final = Unmatched("not JSON with StartUTC, ClientAddr and DownstreamStatus")
-_NO_TIME: Final = Unmatched("no time, or one that does not exist")
-_NO_ADDRESS: Final = Unmatched("the client is no address")
-_NO_ANSWER: Final = Passed("a connection that ended before an answer")
 
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
@@ -93,12 +100,12 @@ class Traefik(Adapter):
 
     def _reading(self, client: str, ts_ms: int | None, status: int | None, router: str, target: Target) -> Read:
         if status is None:
-            return _NO_ANSWER
+            return NO_ANSWER
         if ts_ms is None:
-            return _NO_TIME
+            return NO_TIME
         ip = self._options.endpoint(client)
         if ip is None:
-            return _NO_ADDRESS
+            return NO_ADDRESS
         refused = status in self._refusals
         return Reading(
             ts_ms=ts_ms,
