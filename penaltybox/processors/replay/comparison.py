@@ -13,6 +13,7 @@ from penaltybox.contracts.subjects import Canonicaliser, specificity
 from penaltybox.processors.replay.cases import Case, Cases
 from penaltybox.processors.replay.crowds import Crowd
 from penaltybox.processors.replay.episodes import horizons
+from penaltybox.processors.replay.glimpses import Glimpses
 from penaltybox.processors.replay.histories import History, limits, penalises
 from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
 from penaltybox.processors.replay.recent import Recent, leading_subject
@@ -68,7 +69,7 @@ class Comparison:
         self.labels_in_use: set[str] = set()
         self.decisions = self.outcomes = self.last_ms = 0
         self.first_ms = 0
-        self.sampled = False
+        self.glimpses = Glimpses()
         self.requests = self.blocklisted = self.challenged = 0.0
         self.blocklisted_stopped: dict[Side, float] = dict.fromkeys(SIDES, 0.0)
         self.stops: dict[Stop, float] = {}
@@ -97,17 +98,14 @@ class Comparison:
         if not counted:
             return
         self.decisions += 1
-        seen, ts = self.seen, decision.ts
-        for name in names:
-            if seen.get(name.text, ts + 1) > ts:
-                seen[name.text] = ts
+        ts, share = decision.ts, decision.sample_rate
+        self._see(names, ts, share)
         self._clock(ts)
         if not decision.enforced:
             return  # a dry run is a record of its own, beside that of the same request
         requests: float = decision.count
-        if decision.sample_rate is not None:
-            requests /= decision.sample_rate
-            self.sampled = self.sampled or decision.sample_rate < 1
+        if share is not None:
+            requests /= share
         self.requests += requests
         if decision.reason == "blocklist":
             self.blocklisted += requests
@@ -150,6 +148,14 @@ class Comparison:
         stopped = [(history.stopped or {}).get(side, 0.0) for side in SIDES]
         harmed = history.standing == "legitimate" and totals[1] > totals[0]
         return (harmed, abs(stopped[1] - stopped[0]), abs(totals[1] - totals[0]))
+
+    def _see(self, names: Names, ts: int, share: float | None) -> None:
+        seen = self.seen
+        if share is not None or self.glimpses.sampled:
+            self.glimpses.see(names, seen, share=share)
+        for name in names:
+            if seen.get(name.text, ts + 1) > ts:
+                seen[name.text] = ts
 
     def _clock(self, ts: int) -> None:
         if ts > self.last_ms:  # noqa: PLR1730 - once a decision: a call to max costs three times as much

@@ -272,10 +272,11 @@ def _remarks(comparison: Comparison) -> list[str]:
     remarks = []
     if not comparison.outcomes:
         remarks.append("There are no outcomes in this period, so nobody is known to be legitimate or abusive.")
-    if comparison.sampled:
+    if comparison.glimpses.sampled:
         remarks.append(
-            "Allowed requests are sampled here: rules that see them saw too few, and the FPR is too high, because "
-            "subjects that were only allowed are missed."
+            "Allowed requests are sampled here: rules that see them saw too few. Legitimate subjects of whom no "
+            "request was recorded count in the FPR by an estimate (legitimate_missed), rather too few of them than too "
+            "many, so it is the true one or above it."
         )
     if comparison.blocklisted:
         remarks.append(

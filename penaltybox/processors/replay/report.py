@@ -60,7 +60,10 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class SideRates(msgspec.Struct, kw_only=True):
-    """The rates of one side on one dimension, and what they are made of. See docs/analytics.md."""
+    """The rates of one side on one dimension, and what they are made of. See docs/analytics.md.
+
+    Of those in `legitimate_seen` so many as `legitimate_missed` were not: a sample of the allowed requests missed them.
+    """
 
     fdr: Rate
     fpr: Rate
@@ -70,6 +73,7 @@ class SideRates(msgspec.Struct, kw_only=True):
     legitimate: float
     legitimate_seen: float
     legitimate_limited: float
+    legitimate_missed: float = 0.0
 
 
 class Rates(msgspec.Struct, kw_only=True):
