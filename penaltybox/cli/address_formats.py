@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penaltybox.cli.address_lists import Difference
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penaltybox.cli.address_lists import AddressList, Ban
+    from penaltybox.cli.address_lists import AddressList, Ban, Network
 
 AWS_MOST: Final = 10_000
 _CLOUDFLARE: Final = {4: (8, 32), 6: (12, 64)}
@@ -24,29 +26,87 @@ class Written(NamedTuple):
     left_out: Counter[str]
 
 
-def plain(bans: AddressList, _: int) -> Written:
+def _plain(ban: Ban) -> str:
     """One network a line; a single address without its length."""
-    return _lines(bans.denied(), lambda ban: _short(ban))  # noqa: PLW0108 - as its siblings
+    return f"{_short(ban)}\n"
 
 
-def haproxy(bans: AddressList, _: int) -> Written:
+def _haproxy(ban: Ban) -> str:
     """A map for `map_ip`: network, then `deny` or `challenge`."""
-    return _lines(bans, lambda ban: f"{_short(ban)} {ban.action}")
+    return f"{_short(ban)} {ban.action}\n"
 
 
-def nginx_geo(bans: AddressList, _: int) -> Written:
-    """Lines for a `geo` block: network, then `deny` or `challenge`."""
-    return _lines(bans, lambda ban: f"{ban.network} {ban.action};")
+def _nginx_geo(ban: Ban) -> str:
+    """For a `geo` block: network, then `deny` or `challenge`."""
+    return f"{ban.network} {ban.action};\n"
 
 
-def nginx_deny(bans: AddressList, _: int) -> Written:
+def _nginx_deny(ban: Ban) -> str:
     """`deny` of nginx's access module."""
-    return _lines(bans.denied(), lambda ban: f"deny {_short(ban)};")
+    return f"deny {_short(ban)};\n"
 
 
-def apache(bans: AddressList, _: int) -> Written:
+def _apache(ban: Ban) -> str:
     """`Require not ip` of Apache's mod_authz_host."""
-    return _lines(bans.denied(), lambda ban: f"Require not ip {_short(ban)}")
+    return f"Require not ip {_short(ban)}\n"
+
+
+class LineForm(NamedTuple):
+    """A form in which each ban is a line of its own, wherever it stands; `challenges`: it has a word for them."""
+
+    line: Callable[[Ban], str]
+    challenges: bool = False
+
+    def written(self, bans: AddressList, _: int = 0) -> Written:
+        """The whole list."""
+        fit = bans if self.challenges else bans.denied()
+        return Written("".join(map(self.line, fit.bans)), len(fit.bans), fit.left_out)
+
+
+LINES: Final = {
+    "plain": LineForm(_plain),
+    "haproxy": LineForm(_haproxy, challenges=True),
+    "nginx-geo": LineForm(_nginx_geo, challenges=True),
+    "nginx-deny": LineForm(_nginx_deny),
+    "apache": LineForm(_apache),
+}
+
+
+class KeptLines:
+    """The text of a list that changes: each line is made once. New ones stand at the end."""
+
+    def __init__(self, form: LineForm) -> None:
+        self._form = form
+        self._lines: dict[Network, str] = {}
+        self._challenged: set[Network] = set()
+
+    def put(self, bans: Iterable[Ban]) -> None:
+        """The whole list, in the place of what was there."""
+        self._lines.clear()
+        self._challenged.clear()
+        self.change(Difference([], list(bans)))
+
+    def change(self, difference: Difference) -> None:
+        """What has come in the place of what is gone; a line that stays the same keeps its place."""
+        come = {ban.network: ban for ban in difference.come}
+        for network in {ban.network for ban in difference.gone}.difference(come):
+            self._lines.pop(network, None)
+            self._challenged.discard(network)
+        for network, ban in come.items():
+            if ban.action == "deny" or self._form.challenges:
+                self._lines[network] = self._form.line(ban)
+                self._challenged.discard(network)
+            else:
+                self._lines.pop(network, None)
+                self._challenged.add(network)
+
+    def text(self) -> str:
+        """All lines."""
+        return "".join(self._lines.values())
+
+    def left_out(self, others: Counter[str]) -> Counter[str]:
+        """What is not in it: `others`, and challenges where the form has no word for them."""
+        return others + Counter({"challenged": len(self._challenged)})
 
 
 def nftables(bans: AddressList, now_ms: int) -> Written:
@@ -111,18 +171,9 @@ def _short(ban: Ban) -> str:
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
-def _lines(bans: AddressList, line: Callable[[Ban], str]) -> Written:
-    texts: Iterable[str] = (f"{line(ban)}\n" for ban in bans.bans)
-    return Written("".join(texts), len(bans.bans), bans.left_out)
-
-
 FORMATS: Final[dict[str, Callable[[AddressList, int], Written]]] = {
-    "plain": plain,
+    **{name: form.written for name, form in LINES.items()},
     "nftables": nftables,
-    "haproxy": haproxy,
-    "nginx-geo": nginx_geo,
-    "nginx-deny": nginx_deny,
-    "apache": apache,
     "cloudflare": cloudflare,
     "aws-waf-ipv4": aws_ipv4,
     "aws-waf-ipv6": aws_ipv6,

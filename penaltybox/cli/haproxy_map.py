@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from penaltybox.cli.address_export import replace
-from penaltybox.cli.address_formats import haproxy
+from penaltybox.cli.address_formats import LINES, KeptLines
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from penaltybox.cli.address_lists import AddressList
+    from penaltybox.cli.address_lists import Ban, Difference, LiveList
 
 _BATCH_BYTES: Final = 8_000
 """HAProxy reads a command into one buffer (16 KiB)."""
@@ -35,48 +35,52 @@ class HaproxyMap:
     def __init__(self, file: Path, socket: Path) -> None:
         self._file = file
         self._socket = socket
-        self._there: dict[str, str] | None = None
+        self._form = LINES["haproxy"]
+        self._lines = KeptLines(self._form)
+        self._there = False
         self._pid = ""
 
-    async def apply(self, bans: AddressList, at_ms: int) -> Counter[str]:
-        """See `Target.apply`: the differences, or everything if it is not known what HAProxy has."""
-        written = haproxy(bans, at_ms)
-        wanted: dict[str, str] = {}
-        for line in written.text.splitlines():
-            network, _, action = line.partition(" ")
-            wanted[network] = action
-        await asyncio.to_thread(replace, self._file, written.text)
-        pid = await self._running()
-        before, self._there = self._there, None
-        if before is None or pid != self._pid:
-            await self._put_all(wanted)
+    async def apply(self, live: LiveList, difference: Difference | None, at_ms: int) -> Counter[str]:
+        """See `Target.apply`: the difference, or everything if it is not known what HAProxy has."""
+        del at_ms
+        if difference is None:
+            self._lines.put(await asyncio.to_thread(live.bans))
         else:
-            await self._put_changes(before, wanted)
-        self._there, self._pid = wanted, pid
-        return written.left_out
+            self._lines.change(difference)
+        there, self._there = self._there, False
+        await asyncio.to_thread(replace, self._file, self._lines.text())
+        pid = await self._running()
+        if difference is None or not there or pid != self._pid:
+            await self._put_all()
+        else:
+            await self._put_changes(difference)
+        self._there, self._pid = True, pid
+        return self._lines.left_out(live.left_out)
 
     async def lost(self) -> bool:
         """See `Target.lost`."""
-        if self._there is None:
+        if not self._there:
             return True
         try:
             return await self._running() != self._pid
         except (OSError, TimeoutError, StoreUnavailable):
-            self._there = None
+            self._there = False
             return False  # it is told when there is something to apply
 
-    async def _put_all(self, wanted: dict[str, str]) -> None:
+    async def _put_all(self) -> None:
         """A new version of the map beside the old one, which then takes its place in one step."""
         found = _VERSION.search(await self._ask(f"prepare map {self._file}"))
         if found is None:
             raise self._refused("no map of this path is in its configuration")
-        lines = (f"{network} {action}\n" for network, action in wanted.items())
-        for payload in _batches(lines):
+        for payload in _batches(self._lines.text().splitlines(keepends=True)):
             self._expect_nothing(await self._ask(f"add map @{found[1]} {self._file} <<\n{payload}"))
         self._expect_nothing(await self._ask(f"commit map @{found[1]} {self._file}"))
 
-    async def _put_changes(self, before: dict[str, str], wanted: dict[str, str]) -> None:
-        commands = [f"del map {self._file} {network};" for network in before if before[network] != wanted.get(network)]
+    async def _put_changes(self, difference: Difference) -> None:
+        before, wanted = self._entries(difference.gone), self._entries(difference.come)
+        commands = [
+            f"del map {self._file} {network};" for network, action in before.items() if action != wanted.get(network)
+        ]
         commands += [
             f"add map {self._file} {network} {action};"
             for network, action in wanted.items()
@@ -84,6 +88,10 @@ class HaproxyMap:
         ]
         for batch in _batches(commands):
             self._expect_nothing(await self._ask(batch.rstrip(";")))
+
+    def _entries(self, bans: Iterable[Ban]) -> dict[str, str]:
+        parts = (self._form.line(ban).split() for ban in bans)
+        return {network: action for network, action in parts}  # noqa: C416 - mypy knows what the parts are
 
     async def _running(self) -> str:
         found = _PID.search(await self._ask("show info"))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penaltybox.cli.address_formats import AWS_MOST, FORMATS
-from penaltybox.cli.address_lists import AddressList, Ban, address_list
+from penaltybox.cli.address_formats import AWS_MOST, FORMATS, LINES, KeptLines
+from penaltybox.cli.address_lists import AddressList, Ban, LiveList, address_list
 from penaltybox.contracts.clock import now_ms
 from penaltybox.producers.feed.lines import InForce
 
@@ -51,6 +51,43 @@ def test_every_address_gets_what_weighs_most(names: dict[Name, tuple[InForce, ..
         found = [(ban.action, ban.until) for ban in bans if address in ban.network]
         wanted = [] if heaviest is None or heaviest.action == "allow" else [(heaviest.action, heaviest.until)]
         assert found == wanted
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(ENTRIES, max_size=6), st.lists(st.sampled_from(range(9)), max_size=6), st.sampled_from(sorted(LINES)))
+def test_a_list_that_is_kept_is_the_list_made_anew(
+    steps: list[dict[Name, tuple[InForce, ...]]], lifted: list[int], form: str
+) -> None:
+    """Whatever comes, is told anew, and goes: a list changed step by step has the bans, and the lines, of a new one."""
+    live, lines = LiveList(), KeptLines(LINES[form])
+    names: dict[Name, tuple[InForce, ...]] = {}
+    for number, step in enumerate(steps):
+        gone = {name: () for at, name in enumerate(names) if number < len(lifted) and at % 9 == lifted[number]}
+        before = live.bans()
+        names |= step
+        names = {name: told for name, told in names.items() if name not in gone or name in step}
+        difference = live.take({**gone, **step}, NOW)
+        whole = address_list(names, NOW)
+        assert live.bans() == whole.bans
+        assert set(difference.gone) <= set(before)
+        assert (set(before) - set(difference.gone)) | set(difference.come) == set(whole.bans)
+        lines.change(difference)
+        written = FORMATS[form](whole, NOW)
+        assert sorted(lines.text().splitlines()) == sorted(written.text.splitlines())
+        assert lines.left_out(live.left_out) == written.left_out
+
+
+def test_a_change_touches_what_it_overlaps_with_and_no_more() -> None:
+    """A ban among many is one line that comes; told anew with another end its line stays where it stands."""
+    live, lines = LiveList(), KeptLines(LINES["plain"])
+    lines.change(live.take({("subject", f"ip:10.0.{at}.1"): deny() for at in range(200)}, NOW))
+    assert live.take({("subject", "ip:10.0.7.2"): deny()}, NOW) == ([], [Ban(ip_network("10.0.7.2/32"), "deny", None)])
+    before = lines.text()
+    difference = live.take({("subject", "ip:10.0.9.1"): deny(NOW + 5)}, NOW)
+    assert [ban.until for ban in (*difference.gone, *difference.come)] == [None, NOW + 5]
+    lines.change(difference)
+    assert lines.text() == before
+    assert live.take({("allow", "10.0.9.0/24"): (InForce("allow", None),)}, NOW).gone == difference.come
 
 
 def deny(until: int | None = None) -> tuple[InForce, ...]:

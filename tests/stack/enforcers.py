@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
 from penaltybox.cli.fleet import environment_of
 from tests.stack.decision_service import ROOT, fetch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
 
 APACHE_MODULES = "/usr/lib/apache2/modules"
+LUA_MODULES = tuple(f"/usr/lib/nginx/modules/{name}.so" for name in ("ndk_http_module", "ngx_http_lua_module"))
 
 
 class Haproxy(Gateway):
@@ -74,6 +76,32 @@ class NginxList(Nginx):
     def enforce(self) -> list[str]:
         reload = f"nginx -p {self.folder} -e stderr -c {self.folder}/frame.conf -s reload"
         return ["nginx", str(self.list), "--run", reload]
+
+
+class NginxLua(Nginx):
+    """Debian's nginx with its Lua module, as OpenResty has it."""
+
+    examples = ("openresty.lua",)
+
+    def __init__(self, folder: Path, redis: str, prefix: str, *changes: tuple[str, str]) -> None:
+        port = str(urlsplit(redis).port)
+        redis_is = ('"pbx", "127.0.0.1", 6379', f'"{prefix}", "127.0.0.1", {port}')
+        patient = ("DEADLINE_MS = 20", "DEADLINE_MS = 5000")  # the machine may be busy
+        super().__init__(folder, 1, redis_is, patient, *changes)
+
+    def command(self) -> list[str]:
+        site = [
+            "lua_shared_dict penaltybox 1m;",
+            f"server {{ listen 127.0.0.1:{self.port}; listen [::1]:{self.port};",
+            f"access_by_lua_file {self.folder}/openresty.lua;",
+            f"location / {{ proxy_pass http://127.0.0.1:{self.application.server_port}; }} }}",
+        ]
+        (self.folder / "nginx.conf").write_text("\n".join(site))
+        arguments = super().command()
+        frame = self.folder / "frame.conf"
+        modules = [f"load_module {module};" for module in LUA_MODULES]
+        frame.write_text("\n".join([*modules, frame.read_text()]))
+        return arguments
 
 
 class Apache(Gateway):

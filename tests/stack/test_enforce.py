@@ -12,7 +12,7 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.settings import Settings
 from tests.ports import free_port
 from tests.stack.decision_service import DecisionService, fetch
-from tests.stack.enforcers import PROGRAMS, Apache, Enforcer, Haproxy, NginxList, answers
+from tests.stack.enforcers import LUA_MODULES, PROGRAMS, Apache, Enforcer, Haproxy, NginxList, NginxLua, answers
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
@@ -133,9 +133,35 @@ def test_a_new_haproxy_gets_everything(world: World, tmp_path: Path) -> None:
         assert b"challenge" not in forged.body
 
 
-def test_the_openresty_snippet_compiles(redis_server: RedisServer) -> None:
-    """Redis' own Lua, 5.1 as OpenResty's, compiles it."""
-    from tests.stack.gateway_servers import EXAMPLES  # noqa: PLC0415 - beside its only use
+@pytest.mark.programs("nginx", *LUA_MODULES)
+def test_the_openresty_snippet_denies(world: World, tmp_path: Path, redis_server: RedisServer) -> None:
+    """In nginx with its Lua module: for a time and for good, IPv6 by its /64, a user; lifted within a second or so."""
+    user = ("USER_HEADER = nil", 'USER_HEADER = "X-User"')
+    with NginxLua(tmp_path / "program", redis_server.url, world.prefix, user) as program:
+        assert fetch(program.port, source="127.0.0.80").status == 200
+        world.block("127.0.0.81", now_ms() + 60_000)
+        denied = fetch(program.port, source="127.0.0.81")
+        assert (denied.status, 50 <= int(denied.headers["retry-after"]) <= 60) == (429, True)
+        world.block("127.0.0.82")
+        assert fetch(program.port, source="127.0.0.82").status == 403
+        world.block("127.0.0.82", kind="challenge")
+        world.lift("127.0.0.82")
+        answers(program, "127.0.0.82", 200)
+        assert fetch(program.port, source="::1", host="::1").status == 200
+        world.block("::/64")
+        block_until(
+            lambda: fetch(program.port, source="::1", host="::1").status == 403, what="an IPv6 client to be denied"
+        )
+        world.redis.set(f"{world.prefix}:{{user:a%2Fb}}:block", '{"until":null}')
+        for name, status in (("a/b", 403), ("a", 200), ("127.0.0.81", 200)):
+            assert fetch(program.port, source="127.0.0.83", headers={"X-User": name}).status == status
 
-    with Redis.from_url(redis_server.url) as redis:
-        assert len(redis.script_load((EXAMPLES / "openresty.lua").read_text())) == 40
+
+@pytest.mark.programs("nginx", *LUA_MODULES)
+def test_the_openresty_snippet_without_redis(world: World, tmp_path: Path) -> None:
+    """Requests pass, or are refused if it is told so."""
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    refuses = ('WHEN_AWAY = ""', "WHEN_AWAY = '{\"until\":null}'")
+    for changes, status in (((), 200), ((refuses,), 403)):
+        with NginxLua(tmp_path / str(status), nowhere, world.prefix, *changes) as program:
+            assert fetch(program.port, source="127.0.0.84").status == status

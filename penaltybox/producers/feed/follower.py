@@ -14,8 +14,9 @@ from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.producers.feed.lines import Line, change, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from penaltybox.producers.feed.lines import InForce, Name
     from penaltybox.producers.feed.mirror import Mirror
 
 _log = logging.getLogger(__name__)
@@ -101,12 +102,12 @@ def understood(text: bytes) -> Line | None:
         return None
 
 
-def kept(mirror: Mirror) -> Iterator[bytes]:
-    """A mirror as lines, for a file."""
+def kept(names: Mapping[Name, Sequence[InForce]], cursor: str) -> Iterator[bytes]:
+    """What a mirror knows as lines, for a file."""
     yield encoded(Line("resync", reason="kept"))
-    for name, in_force in mirror.names.items():
+    for name, in_force in names.items():
         yield change(name, in_force)
-    yield encoded(Line("synced", cursor=mirror.cursor))
+    yield encoded(Line("synced", cursor=cursor))
 
 
 def restore(mirror: Mirror, lines: Iterable[bytes]) -> bool:

@@ -86,3 +86,30 @@ def test_what_has_ended_is_forgotten_by_itself() -> None:
     assert mirror.names["subject", "user:a"] == both[1:]
     assert mirror.expire(20)
     assert not mirror.names
+
+
+def test_changes_are_told_once() -> None:
+    """Of a whole list what differs from the one before; what ended; what is gone, as nothing in force."""
+    mirror = Mirror()
+    for line in (Line("resync"), Line("add", "subject", "user:a", DENY), Line("add", "subject", "user:b", DENY)):
+        mirror.take(line)
+    assert mirror.changes() == {}
+    mirror.take(Line("synced", cursor="e-1"))
+    assert mirror.changes() == {("subject", "user:a"): DENY, ("subject", "user:b"): DENY}
+    ends = (InForce("deny", 10),)
+    for line in (Line("resync"), Line("add", "subject", "user:a", DENY), Line("add", "subject", "user:c", ends)):
+        mirror.take(line)
+    mirror.take(Line("synced", cursor="e-2"))
+    assert mirror.changes() == {("subject", "user:b"): (), ("subject", "user:c"): ends}
+    assert mirror.expire(10)
+    assert (mirror.changes(), mirror.changes()) == ({("subject", "user:c"): ()}, {})
+
+
+def test_ends_that_mean_nothing_do_not_pile_up() -> None:
+    """A block that is put off again and again ends when the last word says, and its old ends are dropped."""
+    mirror = Mirror()
+    for number in range(5000):
+        mirror.take(Line("add", "subject", "user:a", (InForce("deny", 10 + number),), cursor=f"e-{number}"))
+    assert len(mirror._ends) < 2000
+    assert not mirror.expire(5008)
+    assert mirror.expire(5009)

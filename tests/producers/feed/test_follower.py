@@ -86,7 +86,7 @@ def test_what_is_kept_comes_back() -> None:
     mirror = Mirror()
     for line in WHOLE:
         mirror.take(line)
-    lines = list(kept(mirror))
+    lines = list(kept(mirror.names, mirror.cursor))
     other, half = Mirror(), Mirror()
     assert restore(other, lines)
     assert (other.names, other.cursor) == (mirror.names, "e-1")
