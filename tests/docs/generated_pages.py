@@ -1,4 +1,4 @@
-"""Pages made from what they describe: commands, the console's API, the index of decisions. `make docs` writes them."""
+"""Pages made from what they describe: commands, both APIs, the index of decisions. `make docs` writes them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from penaltybox.cli.commands import app
 from penaltybox.cli.console_page import openapi
+from penaltybox.producers.service import openapi as service_openapi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent.parent / "docs"
 COMMANDS = DOCS / "commands.md"
 CONSOLE_API = DOCS / "console-openapi.json"
+SERVICE_API = DOCS / "openapi.json"
 DECISIONS = DOCS / "decisions" / "README.md"
 HEAD = """\
 # Commands
@@ -116,4 +118,5 @@ def decisions_page() -> str:
 if __name__ == "__main__":
     COMMANDS.write_text(command_page(), encoding="utf-8")
     CONSOLE_API.write_text(openapi.text(), encoding="utf-8")
+    SERVICE_API.write_text(service_openapi.text(), encoding="utf-8")
     DECISIONS.write_text(decisions_page(), encoding="utf-8")

@@ -65,6 +65,7 @@ def test_generated_pages_are_current() -> None:
     for page, made in (
         (generated_pages.COMMANDS, generated_pages.command_page()),
         (generated_pages.CONSOLE_API, generated_pages.openapi.text()),
+        (generated_pages.SERVICE_API, generated_pages.service_openapi.text()),
         (generated_pages.DECISIONS, generated_pages.decisions_page()),
     ):
         assert text(page) == made, f"{page.relative_to(ROOT)} is not current: make docs"

@@ -49,6 +49,48 @@ class OutcomeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     id: Id | None = None
 
 
+class ToldLimit(msgspec.Struct, frozen=True):
+    """A `LimitState` as JSON."""
+
+    name: str
+    limit: int
+    window_ms: int
+    remaining: int
+    reset_ms: int
+    wait_ms: int
+    answer: str
+    dry_run: bool
+
+
+class ToldHttp(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server would tell the client; `status` null: the application answers. `body` is a problem document."""
+
+    status: int | None
+    headers: dict[str, str]
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class Refunded(msgspec.Struct, frozen=True):
+    """Whether something was given back."""
+
+    refunded: bool
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The id under which a record is published."""
+
+    id: str
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A problem document about a call (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+
+
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about a request, as JSON; `http` is how a server would tell it to the client."""
 
@@ -59,15 +101,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None
     permanent: bool
     missing: str
-    limits: list[dict[str, Any]]
-    http: dict[str, Any]
+    limits: list[ToldLimit]
+    http: ToldHttp
 
     @classmethod
     def of(cls, request_id: str, verdict: Verdict, answer: Answer) -> Told:
         """A verdict, and the HTTP answer made of it: status null where the application answers."""
-        http: dict[str, Any] = {"status": answer.status, "headers": dict(answer.headers)}
-        if answer.body:
-            http["body"] = msgspec.Raw(answer.body)
+        body = msgspec.Raw(answer.body) if answer.body else msgspec.UNSET
         return cls(
             id=request_id,
             action=verdict.action,
@@ -76,8 +116,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
             retry_after_ms=verdict.retry_after_ms,
             permanent=verdict.permanent,
             missing=verdict.missing,
-            limits=[limit._asdict() for limit in verdict.limits],
-            http=http,
+            limits=[ToldLimit(*limit) for limit in verdict.limits],
+            http=ToldHttp(answer.status, dict(answer.headers), body),
         )
 
 

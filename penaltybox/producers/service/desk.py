@@ -15,7 +15,15 @@ from penaltybox.producers.http.answers import AnswerOptions, answer
 from penaltybox.producers.http.client_address import read_address
 from penaltybox.producers.http.requests import secret_name
 from penaltybox.producers.limiter import Request
-from penaltybox.producers.service.bodies import DecideBody, OutcomeBody, RefundBody, Told, parsed
+from penaltybox.producers.service.bodies import (
+    DecideBody,
+    OutcomeBody,
+    RefundBody,
+    Refunded,
+    Taken,
+    Told,
+    parsed,
+)
 from penaltybox.producers.service.gateways import facts_of, reply_of
 from penaltybox.producers.service.replies import LINES, Refusal, Reply, document
 from penaltybox.producers.verdict import Verdict
@@ -139,7 +147,7 @@ class Desk:
 
     async def refund(self, _: Call, body: bytes) -> Reply:
         """Gives back what the request of a key took."""
-        return document({"refunded": await self._decider.refund(parsed(body, RefundBody).idempotency_key)})
+        return document(Refunded(await self._decider.refund(parsed(body, RefundBody).idempotency_key)))
 
     async def outcome(self, _: Call, body: bytes) -> Reply:
         """Publishes an outcome; 202 since it is on its way and not yet in Kafka.
@@ -157,7 +165,7 @@ class Desk:
         at_ms = now_ms()
         record = Outcome(v=1, id=told.id or ulid(at_ms), ts=at_ms, label=told.label, subjects=subjects, ref=told.ref)
         self._publisher.offer(record)
-        return document({"id": record.id}, 202)
+        return document(Taken(record.id), 202)
 
     async def standing(self, subject: str) -> Reply:
         """How a subject stands.
