@@ -183,7 +183,10 @@ def import_(
     """
     values = settings()
     who, why, end = actor_given(actor), reason_given(reason), end_given(for_, until)
-    entries, wrong = read_entries(Path(file), lambda text: entry_name(text, values, force=force), now_ms())
+    canonicaliser = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
+    entries, wrong = read_entries(
+        Path(file), lambda text: entry_name(text, values, canonicaliser, force=force), now_ms()
+    )
     new = {name: Allowed(one.until if one.until is not None else end, one.note or why, who)
            for name, one in entries.items()}  # fmt: skip
     hidden = 0
@@ -217,19 +220,25 @@ class Covering(NamedTuple):
     bans: list[tuple[str, Banned]]
 
 
-def entry_name(text: str, values: Settings, *, force: bool = False) -> str:
+def entry_name(text: str, values: Settings, canonicaliser: Canonicaliser | None = None, *, force: bool = False) -> str:
     """The field of the list that what a person typed means.
+
+    Args:
+        text: as typed.
+        values: how subjects are written.
+        canonicaliser: one of those settings, for who asks about many.
+        force: a range may be wide.
 
     Raises:
         ConfigurationError: neither a subject nor an address nor a range, or too wide a one.
     """
-    canonicaliser = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
+    canonicaliser = canonicaliser or Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
     given = text.strip()
     where = allowed_range(given, canonicaliser, force=force)
     if where is not None:
         return where
     try:
-        return typed_subject(subject_text(given), values)
+        return typed_subject(subject_text(given), values, canonicaliser)
     except BadEvent as error:
         raise ConfigurationError(str(error)) from error
 

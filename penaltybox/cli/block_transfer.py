@@ -6,7 +6,7 @@ import asyncio
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.progress import Progress as Bar
@@ -24,13 +24,14 @@ from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.listing import subject_text
-from penaltybox.contracts.subjects import DIMENSION
+from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
+from penaltybox.processors.garbage import collector_off
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penaltybox.cli.foreign_import import Plan
-    from penaltybox.contracts.policy import Policy
+    from penaltybox.contracts.policy import Policy, Rung
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.hand import Executed
     from penaltybox.processors.state import SubjectState
@@ -118,27 +119,27 @@ def import_(
     theirs = _theirs(values, Path(file), form, terms)
     lines: Iterable[BlockLine | WrongLine]
     lines = read_blocks(Path(file), _namer(values), terms.at_ms) if theirs is None else [*theirs.wrong, *theirs.lines]
-    commands, wrong = _commands(policy, lines, terms)
+    wanted, wrong = _wanted(policy, lines, terms.at_ms)
     ranges = {} if theirs is None else theirs.ranges
     written = kept = banned = 0
     if ranges and not dry_run:
         banned = ban_ranges(values, ranges)
-    if commands and not dry_run:
-        with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
-            task = bar.add_task("subjects", total=len(commands))
+    if wanted and not dry_run:
+        with collector_off(), Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
+            task = bar.add_task("subjects", total=len(wanted))
             written, kept = asyncio.run(
-                _execute(values, policy, commands, lambda done: bar.update(task, completed=done))
+                _execute(values, policy, wanted, terms, lambda done: bar.update(task, completed=done))
             )
     if as_json:
         more = {} if theirs is None else {"ranges": len(ranges), "ranges_banned": banned, "ended": theirs.ended}
-        print_json({"subjects": len(commands), "banned": written, "already": kept, **more,
+        print_json({"subjects": len(wanted), "banned": written, "already": kept, **more,
                     "wrong": [{"line": one.number, "says": one.says} for one in wrong]})  # fmt: skip
     else:
         for one in wrong[:_ERRORS_SHOWN]:
             err.print(f"{file}:{one.number}: {one.says}", markup=False)
         if len(wrong) > _ERRORS_SHOWN:
             err.print(f"… and {len(wrong) - _ERRORS_SHOWN:,} more lines that are no block")
-        done = f"{len(commands):,} subjects would be banned" if dry_run else f"{written:,} subjects are banned"
+        done = f"{len(wanted):,} subjects would be banned" if dry_run else f"{written:,} subjects are banned"
         out.print(f"{done}, {kept:,} were for as long already, {len(wrong):,} lines left out.")
         if theirs is not None:
             verb = f"{len(ranges):,} ranges would be" if dry_run else f"{banned:,} of {len(ranges):,} ranges are newly"
@@ -148,7 +149,8 @@ def import_(
 
 
 def _namer(values: Settings) -> Callable[[str], str]:
-    return lambda text: typed_subject(subject_text(text), values)
+    canonicaliser = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
+    return lambda text: typed_subject(subject_text(text), values, canonicaliser)
 
 
 def _theirs(values: Settings, file: Path, form: str, terms: Terms) -> Plan | None:
@@ -164,44 +166,60 @@ def _theirs(values: Settings, file: Path, form: str, terms: Terms) -> Plan | Non
     return plan(READERS[form](file), values, terms, _namer(values))
 
 
-def _commands(
-    policy: Policy, lines: Iterable[BlockLine | WrongLine], terms: Terms
-) -> tuple[list[Command], list[WrongLine]]:
-    at_ms = terms.at_ms
-    commands: dict[str, Command] = {}
+class _Wanted(NamedTuple):
+    """Until when (ms; None is for good) a subject is to be denied, and on which rung."""
+
+    until: int | None
+    level: str
+
+
+def _wanted(
+    policy: Policy, lines: Iterable[BlockLine | WrongLine], at_ms: int
+) -> tuple[dict[str, _Wanted], list[WrongLine]]:
+    """What is to be done, by subject, and what is no line of it. Small: a file may have millions of lines."""
+    denying = [rung for rung in policy.ladder.rungs if rung.action == "deny"]
+    wanted: dict[str, _Wanted] = {}
     wrong: list[WrongLine] = []
     for line in lines:
-        level = "" if isinstance(line, WrongLine) else _level(policy, line, at_ms)
+        level = "" if isinstance(line, WrongLine) else _level(denying, line, at_ms)
         if isinstance(line, WrongLine):
             wrong.append(line)
         elif not level:
             wrong.append(WrongLine(line.number, "permanent, and the policy has no permanent rung: give it an end"))
         else:
-            commands[line.subject] = Command(
-                id=ulid(at_ms),
-                ts=at_ms,
-                verb="ban",
-                subject=line.subject,
-                actor=terms.actor,
-                reason=terms.reason,
-                level=level,
-                for_ms=None if line.until is None else line.until - at_ms,
-            )
-    return list(commands.values()), wrong
+            wanted[line.subject] = _Wanted(line.until, level)
+    return wanted, wrong
 
 
-def _level(policy: Policy, line: BlockLine, at_ms: int) -> str:
+def _commands(wanted: Mapping[str, _Wanted], terms: Terms) -> Iterator[Command]:
+    """One by one, as they are needed."""
+    at_ms = terms.at_ms
+    for subject, one in wanted.items():
+        yield Command(
+            id=ulid(at_ms),
+            ts=at_ms,
+            verb="ban",
+            subject=subject,
+            actor=terms.actor,
+            reason=terms.reason,
+            level=one.level,
+            for_ms=None if one.until is None else one.until - at_ms,
+        )
+
+
+def _level(denying: Sequence[Rung], line: BlockLine, at_ms: int) -> str:
     """The rung that is named, if it fits; else the shortest that denies for as long, or the longest."""
-    denying = [rung for rung in policy.ladder.rungs if rung.action == "deny"]
     if line.until is None:
         return next((rung.name for rung in denying if rung.duration_ms is None), "")
-    named = [rung.name for rung in denying if rung.name == line.rung]
-    long = [rung.name for rung in denying if rung.duration_ms is None or rung.duration_ms >= line.until - at_ms]
-    return [*named, *long, denying[-1].name if denying else ""][0]
+    if line.rung and any(rung.name == line.rung for rung in denying):
+        return line.rung
+    wanted_ms = line.until - at_ms
+    long = (rung.name for rung in denying if rung.duration_ms is None or rung.duration_ms >= wanted_ms)
+    return next(long, denying[-1].name if denying else "")
 
 
 async def _execute(
-    values: Settings, policy: Policy, commands: list[Command], progress: Callable[[int], object]
+    values: Settings, policy: Policy, wanted: Mapping[str, _Wanted], terms: Terms, progress: Callable[[int], object]
 ) -> Executed:
     from penaltybox.processors.hand import execute_all
 
@@ -215,10 +233,11 @@ async def _execute(
     try:
         async with at_store(values) as store:
             engine = await engine_at(values, policy, store)
+            commands = _commands(wanted, terms)
             return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=far)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} Of {len(commands):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, "
+            f"{error} Of {len(wanted):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, "
             "for who is denied already is left alone."
         ) from error
 

@@ -79,15 +79,20 @@ def policy_of(path: Path | None, values: Settings) -> Policy:
     return load_policy(policy_path(path, values))
 
 
-def typed_subject(text: str, values: Settings) -> str:
+def typed_subject(text: str, values: Settings, canonicaliser: Canonicaliser | None = None) -> str:
     """Canonical text of a subject as a person types it; where a dimension is hashed, the plain value is hashed.
 
     A value that looks like an HMAC already (22 characters of base64url) is taken for one: `blocks` prints those.
 
+    Args:
+        text: as typed.
+        values: how subjects are written.
+        canonicaliser: one of those settings, for who asks about many.
+
     Raises:
         BadEvent: no subject.
     """
-    name = parse_subject(text, Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
+    name = parse_subject(text, canonicaliser or Canonicaliser(values.ipv6_prefix, values.hashed_dimensions))
     if not values.hashed_dimensions:
         return name
     dimension, _, encoded = name.partition(":")

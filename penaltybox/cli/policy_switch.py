@@ -80,7 +80,13 @@ def apply(
     if trial is not None and trial.refused and not force:
         if as_json:
             print_json(
-                {"applied": False, "version": new.policy.version, "refused": trial.refused, "trial": trial.shares}
+                {
+                    "applied": False,
+                    "version": new.policy.version,
+                    "refused": trial.refused,
+                    "trial": trial.shares,
+                    "limits": trial.limits,
+                }
             )
         err.print(f"Not applied: {trial.refused} --force applies it even so.", markup=False)
         raise typer.Exit(_REFUSED)
@@ -90,9 +96,9 @@ def apply(
     switch = Switch(version=stored.version, ts=stored.ts, actor=who, reason=why)
     told = asyncio.run(_put(values, stored, switch, switches))
     if as_json:
-        shares = trial.shares if trial is not None else None
+        shares, limits = (trial.shares, trial.limits) if trial is not None else (None, None)
         print_json({"applied": True, "version": stored.version, "before": current and current.switch.version,
-                    "changes": found, "warnings": warned, "trial": shares, "told": told})  # fmt: skip
+                    "changes": found, "warnings": warned, "trial": shares, "limits": limits, "told": told})  # fmt: skip
         return
     before = f" Before it: {current.switch.version}; penaltybox policy rollback goes back." if current else ""
     out.print(f"Version {stored.version} is in force, by {who}: {why}.{before}", markup=False)

@@ -17,6 +17,7 @@ from penaltybox.processors.replay.observer import BASELINE, CANDIDATE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penaltybox.cli.replay_job import Job
     from penaltybox.contracts.events import Decision, Hold, Outcome, Penalty
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
@@ -44,10 +45,20 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Trial(NamedTuple):
-    """What a trial found; `refused` is a sentence if too many would be denied."""
+    """What a trial found.
+
+    Attributes:
+        result: of the replay.
+        shares: how many would be denied.
+        limits: what the candidate's limits would have answered, if they were asked.
+        remark: why they were not.
+        refused: a sentence if too many would be denied, else empty.
+    """
 
     result: Result
     shares: list[Share]
+    limits: dict[str, int]
+    remark: str
     refused: str
 
 
@@ -102,17 +113,27 @@ def trial_of(
     Raises:
         ConfigurationError: it cannot be replayed; the message says how to do without.
     """
-    from penaltybox.cli.replay import progress
-    from penaltybox.cli.replay_diff import finish, make_diff
-    from penaltybox.cli.replay_job import Job, run_job
+    from penaltybox.cli.replay_job import Job
 
     since = now_ms() - parse_duration(last, "--last") if source == "kafka" else None
     baseline = current.policy if current is not None else None
     job = Job(settings=values, candidate=candidate, baseline=baseline, source=source, from_ms=since)
+    result, shares = _replayed(job, quiet=quiet)
+    refused, limits, remark = _refusal(shares, most), result.candidate.limits or {}, ""
+    if current is None and candidate.limits and not refused:
+        limits, remark = _limits_alone(job)
+    return Trial(result, shares, limits, remark, refused or limits_refusal(limits, most))
+
+
+def _replayed(job: Job, *, quiet: bool) -> tuple[Result, list[Share]]:
+    from penaltybox.cli.replay import progress
+    from penaltybox.cli.replay_diff import finish, make_diff
+    from penaltybox.cli.replay_job import run_job
+
     diff = make_diff(job)
     census = Census(diff.comparison if diff is not None else None)
     try:
-        with kafka_errors(values), progress(quiet=quiet) as report:
+        with kafka_errors(job.settings), progress(quiet=quiet) as report:
             result = asyncio.run(run_job(job, report=report, observer=census))
     except (ConfigurationError, StoreUnavailable) as error:
         raise ConfigurationError(
@@ -120,8 +141,28 @@ def trial_of(
         ) from error
     if not quiet:
         finish(result, diff, as_json=False)
-    shares = census.shares()
-    return Trial(result, shares, _refusal(shares, most) or limits_refusal(result.candidate.limits or {}, most))
+    return result, census.shares()
+
+
+def _limits_alone(job: Job) -> tuple[dict[str, int], str]:
+    """What the candidate's limits answer where nothing is in force, and why they could not be asked.
+
+    Whose limits the requests met is not known then, so the rules are tried on the answers as they were recorded, and
+    the limits on the requests, apart.
+    """
+    from penaltybox.cli.replay_job import run_job
+    from penaltybox.cli.replay_limits import OnlyASampleError
+
+    try:
+        with kafka_errors(job.settings):
+            result = asyncio.run(run_job(msgspec.structs.replace(job, anew=True)))
+    except OnlyASampleError:
+        return {}, "Its limits were not tried: only a share of the allowed requests was recorded."
+    except (ConfigurationError, StoreUnavailable) as error:
+        raise ConfigurationError(
+            f"policy apply: its limits could not be tried on recorded traffic: {error} --no-replay applies it without."
+        ) from error
+    return result.candidate.limits or {}, ""
 
 
 def _refusal(shares: list[Share], most: float) -> str:
@@ -141,14 +182,19 @@ def limits_refusal(answers: Mapping[str, int], most: float) -> str:
         answers: what they answered, as in a replay's result.
         most: percent.
     """
-    refused = answers.get("newly_refused", 0)
-    before = answers.get("allowed", 0) - answers.get("newly_allowed", 0) + refused
+    refused, before = _newly_refused(answers)
     if not before or refused < FEW or 100 * refused / before <= most:
         return ""
     return (
         f"its limits would have refused {refused:,} of {before:,} requests that were allowed "
         f"({100 * refused / before:.1f} %), and --most allows {most:g} %."
     )
+
+
+def _newly_refused(answers: Mapping[str, int]) -> tuple[int, int]:
+    """How many of the requests that were allowed would be refused, and how many those were."""
+    refused = answers.get("newly_refused", 0)
+    return refused, answers.get("allowed", 0) - answers.get("newly_allowed", 0) + refused
 
 
 def shown_trial(trial: Trial) -> None:
@@ -160,3 +206,8 @@ def shown_trial(trial: Trial) -> None:
         if one.denied or one.denied_before:
             said = f"{one.denied:,} of {one.seen:,} ({one.percent:.1f} %), before it {one.denied_before:,}"
             out.print(f"  denied of {one.dimension}: {said}", markup=False)
+    if trial.limits:
+        refused, before = _newly_refused(trial.limits)
+        out.print(f"  refused by its limits: {refused:,} of {before:,} requests that were allowed")
+    if trial.remark:
+        out.print(f"  {trial.remark}", markup=False)

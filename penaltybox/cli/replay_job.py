@@ -43,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
         candidate: the policy that is tried.
         baseline: the policy that it is compared with.
         recorded: compare with what live workers did: their policies, and what was done by hand.
+        anew: the candidate's limits decide the requests anew, although there is no baseline whose limits differ.
         source: as the option `--source` says.
         from_ms: results count from here.
         to_ms: and before this.
@@ -56,6 +57,7 @@ class Job(msgspec.Struct, frozen=True):
     candidate: Policy
     baseline: Policy | None = None
     recorded: bool = False
+    anew: bool = False
     source: str = KAFKA
     from_ms: int | None = None
     to_ms: int | None = None
@@ -123,6 +125,7 @@ async def prepare(
     alone: bool = False,
     partitions: frozenset[int] | None = None,
     ends: Mapping[tuple[str, int], int] | None = None,
+    shard: Shard | None = None,
 ) -> Prepared:
     """Open a job's source and make its worlds.
 
@@ -132,6 +135,7 @@ async def prepare(
         alone: nobody but its worlds, in this process, will see the decisions.
         partitions: of the topics; None all.
         ends: (topic, partition) -> offset at which the topics are taken to end; None where they end now.
+        shard: only these subjects are stepped.
 
     Raises:
         ConfigurationError: there is no such source, or it does not tell what the baseline needs.
@@ -168,7 +172,7 @@ async def prepare(
     if limits_differ(job, recorded) and not job.source.startswith(COMBINED):
         reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")
     places = lambda: getattr(reading, "places", ())  # noqa: E731 - known once the topics are open
-    return Prepared(reading, worlds_of(job, recorded, places, engine, watched=watched), window, recorded)
+    return Prepared(reading, worlds_of(job, recorded, places, engine, watched=watched, shard=shard), window, recorded)
 
 
 def worlds_of(
@@ -218,6 +222,8 @@ def worlds_of(
 
 def limits_differ(job: Job, recorded: Recorded | None = None) -> bool:
     """Whether the candidate's limits are others than those that decided the traffic."""
+    if job.anew:
+        return True
     before = job.baseline
     if recorded is not None:
         before = recorded.policies[recorded.markers[-1].version]

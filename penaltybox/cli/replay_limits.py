@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SOURCE: Final = "replay/limits"
 
 
+class OnlyASampleError(ConfigurationError):
+    """Limits cannot be counted over a sample of the requests."""
+
+
 class LimitsAgain:
     """A policy's limits over recorded decisions. A decision that allows, or that is over a limit, is asked about again.
 
@@ -39,7 +43,7 @@ class LimitsAgain:
     def decide(self, decision: Decision, listed: Listing | None) -> Sequence[Decision]:
         """See `Relimiting.decide`."""
         if decision.sample_rate is not None and decision.sample_rate < 1:
-            raise ConfigurationError(
+            raise OnlyASampleError(
                 f"decision {decision.id}: only a share of {decision.sample_rate:g} of the allowed requests was "
                 "recorded, so changed limits cannot be counted over them. Replay with the same `limits` as the "
                 "baseline, or over traffic that was published whole (publish_percent: 100)."

@@ -1,6 +1,7 @@
-"""One of several processes of a replay: some partitions of the topics. Its job comes by standard input.
+"""One of several processes of a replay that read for themselves: some partitions, or everything for some subjects.
 
-`python -m penaltybox.cli.replay_part`, started by `replay_parts`. What it prints are JSON lines: `Note`.
+Its job comes by standard input; `python -m penaltybox.cli.replay_part`, started by `replay_parts`. What it prints are
+JSON lines: `Note`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penaltybox.cli.replay_job import Job, prepare, run_prepared
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.subjects import value_hash
 from penaltybox.processors.replay.loop import Result  # noqa: TC001 - msgspec reads a note's fields
+from penaltybox.processors.replay.shards import Shard
 
 if TYPE_CHECKING:
     from penaltybox.processors.replay.loop import Progress
@@ -28,11 +30,21 @@ EVERY_S = 0.25
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Some partitions of a job's topics, up to these ends: (topic, partition, offset) of all partitions."""
+    """A part of a job.
+
+    Attributes:
+        job: the replay.
+        partitions: of the topics; None all.
+        ends: where they end: (topic, partition, offset) of all partitions; nothing of a file.
+        number: its subjects are those of this shard,
+        of: of so many.
+    """
 
     job: Job
-    partitions: list[int]
-    ends: list[tuple[str, int, int]]
+    partitions: list[int] | None = None
+    ends: list[tuple[str, int, int]] = []
+    number: int = 0
+    of: int = 1
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,8 +70,12 @@ async def run_part(part: Part) -> Note:
             _print(Note(far.done, far.total or 0, far.decisions, far.clock_ms))
 
     ends = {(topic, partition): end for topic, partition, end in part.ends}
-    made = await prepare(part.job, alone=True, partitions=frozenset(part.partitions), ends=ends)
+    wanted = frozenset(part.partitions) if part.partitions is not None else None
+    shard = Shard(part.number, part.of) if part.of > 1 else None
+    made = await prepare(part.job, alone=True, partitions=wanted, ends=ends or None, shard=shard)
     result = await run_prepared(part.job, made, report=report, may_be_empty=True)
+    if shard is not None:
+        return Note(result=result)
     known = {value_hash(subject) for world in made.worlds.values() for subject in _known(world)}
     return Note(result=result, subjects=array("q", known).tobytes())
 

@@ -1,4 +1,4 @@
-"""A replay shared out between processes: by partition, or by subject (`replay_crew`).
+"""A replay shared out between processes: by partition, or by subject (each reads, or one does: `replay_crew`).
 
 By partition only where every subject's events are in one: a look at the beginning of the topics says whether that may
 be so, and what the processes came to know says whether it was. If two of them met the same subject, all is done again.
@@ -18,12 +18,12 @@ import msgspec
 from penaltybox.cli.replay_crew import crew_of, shares
 from penaltybox.cli.replay_job import limits_again, limits_differ, prepare, run_job, run_prepared
 from penaltybox.cli.replay_part import Note, Part
-from penaltybox.cli.replay_sources import KAFKA
+from penaltybox.cli.replay_sources import CLICKHOUSE, COMBINED, KAFKA
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Decision
 from penaltybox.processors.engine import Engine
 from penaltybox.processors.replay.loop import Progress
-from penaltybox.processors.replay.results import merged_results
+from penaltybox.processors.replay.results import merged_results, merged_sides
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -45,8 +45,9 @@ async def run_shared(
 ) -> Result:
     """Do a replay in up to `job.processes` processes beside this one; the result is that of one.
 
-    By partition, where nothing is compared and all events of each subject are in one: then each reads for itself. Else
-    by subject: this process reads, and watches. Which of them, and why fewer than asked for, is among the remarks.
+    By partition, where nothing is compared and all events of each subject are in one: then each reads those for itself.
+    Else by subject: each reads everything for itself where nothing is compared; else this process reads, and watches.
+    Which of them, and why fewer than asked for, is among the remarks.
 
     Raises:
         ConfigurationError: as `run_job`.
@@ -58,18 +59,51 @@ async def run_shared(
     parts: list[Part] = []
     if not why:
         parts, why = await _parts(job)
+    start = time.monotonic()
     if len(parts) > 1:
-        start = time.monotonic()
         notes = await _run(parts, report)
         if _disjoint(notes):
             result = merged_results([note.result for note in notes if note.result is not None])
-            if not result.decisions + result.outcomes + result.commands:
-                return await run_job(job, report=report)  # which says why there is nothing
-            result.processes, result.seconds = len(notes), round(time.monotonic() - start, 3)
-            result.remarks.append(f"Shared out by partition between {len(notes)} processes.")
-            return result
+            return await _told(job, result, f"by partition between {len(notes)} processes", start, len(notes))
         why = "events of one subject were met in several partitions, so all was done again"
+    if observer is None and _alone(job):
+        notes = await _run(await _shards(job), report, together=True)
+        found = [note.result for note in notes if note.result is not None]
+        if len({(one.decisions, one.outcomes, one.warm_up_decisions) for one in found}) == 1:
+            how = f"by subject between {len(found)} processes, each of which reads everything"
+            return await _told(job, merged_sides(found), f"{how}. Not by partition: {why}", start, len(found))
+        why = "records were deleted while they were read, so all was done again"
     return await _by_subject(job, report, observer, why)
+
+
+async def _told(job: Job, result: Result, how: str, start: float, processes: int) -> Result:
+    """A result, with how it came to be."""
+    if not result.decisions + result.outcomes + result.commands:
+        return await run_job(job)  # which says why there is nothing
+    result.processes, result.seconds = processes, round(time.monotonic() - start, 3)
+    result.remarks.append(f"Shared out {how}.")
+    return result
+
+
+def _alone(job: Job) -> bool:
+    """Whether each process can read for itself, and come to its part of the result without the others."""
+    steady = job.source == KAFKA or (job.source != CLICKHOUSE and not job.source.startswith(COMBINED))
+    return steady and job.baseline is None and not job.recorded and not limits_differ(job)
+
+
+async def _shards(job: Job) -> list[Part]:
+    """What each process does where each reads all; of the topics all end where they end now."""
+    ends: list[tuple[str, int, int]] = []
+    if job.source == KAFKA:
+        ends = await _ends((await prepare(job)).reading)
+    return [Part(job, None, ends, number, job.processes) for number in range(job.processes)]
+
+
+async def _ends(reading: Any) -> list[tuple[str, int, int]]:
+    """(topic, partition, offset) of all partitions."""
+    async with aclosing(reading.slices()) as slices:
+        await anext(slices, None)
+    return [(topic, partition, end) for (topic, partition), end in reading.ends.items()]
 
 
 def _why_not_by_partition(job: Job, *, observed: bool) -> str:
@@ -140,20 +174,18 @@ async def _parts(job: Job) -> tuple[list[Part], str]:
     return [Part(job, share, ends) for share in shares], ""
 
 
-async def _run(parts: list[Part], report: Callable[[Progress], None] | None) -> list[Note]:
-    """The last note of each process."""
+async def _run(parts: list[Part], report: Callable[[Progress], None] | None, *, together: bool = False) -> list[Note]:
+    """The last note of each process; `together`: they all read the same, else each a part of it."""
     far: dict[int, Note] = {}
 
     def note(number: int, one: Note) -> None:
         far[number] = one
         if report is not None:
             notes = far.values()
-            total = sum(one.total for one in notes) if len(far) == len(parts) else None
-            report(
-                Progress(
-                    sum(one.done for one in notes), total, "records", sum(one.decisions for one in notes), one.clock_ms
-                )
-            )
+            all_of = min if together else sum
+            total = all_of(one.total for one in notes) if len(far) == len(parts) else None
+            done, decisions = all_of(one.done for one in notes), all_of(one.decisions for one in notes)
+            report(Progress(done, total, "records", decisions, one.clock_ms))
 
     processes: list[Process] = []
     try:

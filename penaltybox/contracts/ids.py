@@ -6,6 +6,8 @@ import hashlib
 import secrets
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
+_SHIFTS = range(120, -10, -10)
 
 
 def ulid(now_ms: int, entropy: int | None = None) -> str:
@@ -16,17 +18,14 @@ def ulid(now_ms: int, entropy: int | None = None) -> str:
         entropy: 80 bits, for tests and simulations that must repeat; drawn if absent.
     """
     value = (now_ms << 80) | (secrets.randbits(80) if entropy is None else entropy & ((1 << 80) - 1))
-    return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -5, -5))
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
 
 
 def stable_id(*parts: str) -> str:
     """32 hex digits that depend on the parts alone (and on where they are cut)."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(4, "big"))
-        digest.update(data)
-    return digest.hexdigest()
+    data = [part.encode() for part in parts]
+    cut = b"".join([len(one).to_bytes(4, "big") + one for one in data])
+    return hashlib.blake2b(cut, digest_size=16).hexdigest()
 
 
 def penalty_id(subject: str, rule: str, trigger_id: str, to: str) -> str:

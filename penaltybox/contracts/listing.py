@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from penaltybox.contracts.subjects import Canonicaliser
 
 _MAPPED_BITS: Final = 96
+_SUBJECT: Final = re.compile(r"(?:ip:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[a-z][a-z0-9_]*[g-z_][a-z0-9_]*:[A-Za-z0-9._~-]+)")
+"""A subject whose parts can be no other thing: an IPv4 address with its dimension, or a name that is no hexadecimal."""
 WIDEST: Final = {4: 8, 6: 16}
 """Shorter prefixes than these are nobody's network: a typing error, or everybody."""
 
@@ -93,6 +96,8 @@ def subject_text(text: str) -> str:
     Raises:
         ConfigurationError: neither an address nor dimension:value.
     """
+    if _SUBJECT.fullmatch(text):
+        return text  # by far the most common case
     network = as_range(text)
     if network is not None:
         return f"ip:{network.network_address}"

@@ -7,6 +7,7 @@ comments and the order of keys don't change it.
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -182,7 +183,7 @@ class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     share_percent: Annotated[int, Meta(ge=1, le=100)]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A whole policy, validated."""
 
     limits: dict[str, dict[str, tuple[Limit, ...]]]
@@ -206,10 +207,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """The treatment of a scenario: what the file says, or the defaults."""
         return self.scenarios.get(name, _DEFAULT_SCENARIO)
 
-    @property
+    @cached_property
     def version(self) -> str:
         """First 12 hex digits of the SHA-256 of the canonical form."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+
+    @cached_property
+    def longest_window_ms(self) -> int:
+        """Of all rules."""
+        return max((rule.window_ms for rule in self.rules), default=60_000)
 
 
 _DEFAULT_SCENARIO: Final = Scenario()

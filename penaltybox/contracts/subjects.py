@@ -127,6 +127,10 @@ class Canonicaliser:
         """
         return self.name(dimension, value).text
 
+    def text(self, dimension: str, value: str) -> str:
+        """What `subject` returns, of one that nobody will ask for again: it is not remembered; raises as `subject`."""
+        return self._make(dimension, value)
+
     def name(self, dimension: str, value: str) -> Name:
         """The name of one subject; raises as `subject` does."""
         try:
@@ -237,7 +241,7 @@ def parse_subject(text: str, canonicaliser: Canonicaliser | None = None) -> str:
         values = [value]
     pairs = {name: decode_value(part) if name != "ip" else part for name, part in zip(names, values, strict=True)}
     if len(names) == 1:
-        return canonicaliser.subject(dimension, pairs[dimension])
+        return canonicaliser.text(dimension, pairs[dimension])
     return canonicaliser.combination(dimension, pairs)
 
 

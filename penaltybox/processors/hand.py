@@ -5,6 +5,8 @@ The penalty is in the state's outbox, so it works with Kafka down: workers find 
 
 from __future__ import annotations
 
+import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.errors import NoAnswerInTime, StoreUnavailable
@@ -14,7 +16,7 @@ from penaltybox.processors.writer import next_nonce, write_of
 from penaltybox.sinks.subject_store import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from penaltybox.contracts.events import Command, Penalty
     from penaltybox.processors.engine import Engine
@@ -25,6 +27,8 @@ PATIENCE: Final = 4
 """So often a chunk may meet the deadline of a Redis that is slow for a moment; then it is away."""
 CHUNK: Final = 1000
 """Subjects that are read, stepped and written together: some 30 ms, after which progress is told."""
+UNDER_WAY: Final = 3
+"""Chunks at a time: the store writes one while another is stepped."""
 
 
 class Executed(NamedTuple):
@@ -37,7 +41,7 @@ class Executed(NamedTuple):
 async def execute_all(
     engine: Engine,
     store: SubjectStore,
-    commands: Sequence[Command],
+    commands: Iterable[Command],
     now_ms: Callable[[], int],
     *,
     unless: Callable[[SubjectState, Command], bool] = lambda _, __: False,
@@ -45,10 +49,13 @@ async def execute_all(
 ) -> Executed:
     """Applies commands to as many subjects, many in a call of the store; each subject is written like by `execute`.
 
+    Some chunks are under way together, so that the store works on one while the next is stepped. If one fails, the
+    others are finished, and no more are begun.
+
     Args:
         engine: the policy in force.
         store: where states are.
-        commands: at most one of a subject.
+        commands: at most one of a subject; they are drawn as they are needed.
         now_ms: the wall clock.
         unless: commands whose subject's state it is true of are left out.
         progress: gets the number of commands that are done.
@@ -58,12 +65,24 @@ async def execute_all(
             stays, and doing it again with `unless` leaves it alone.
         GenerationMismatch: the store was wiped or swapped.
     """
+    drawn = iter(commands)
     done = Executed(0, 0)
-    for start in range(0, len(commands), CHUNK):
-        todo = {command.subject: command for command in commands[start : start + CHUNK]}
-        written, kept = await _execute_chunk(engine, store, todo, now_ms, unless)
-        done = Executed(done.written + written, done.kept + kept)
-        progress(sum(done))
+    failures: list[Exception] = []
+
+    async def work() -> None:
+        nonlocal done
+        while not failures and (todo := {command.subject: command for command in islice(drawn, CHUNK)}):
+            try:
+                written, kept = await _execute_chunk(engine, store, todo, now_ms, unless)
+            except Exception as error:  # noqa: BLE001 - raised below, when the others have finished
+                failures.append(error)
+                return
+            done = Executed(done.written + written, done.kept + kept)
+            progress(sum(done))
+
+    await asyncio.gather(*(work() for _ in range(UNDER_WAY)))
+    if failures:
+        raise failures[0]
     return done
 
 

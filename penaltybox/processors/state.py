@@ -182,7 +182,7 @@ def state_expiry(state: SubjectState, policy: Policy, now_ms: int) -> int | None
 
     Horizons are lengths, not dates, because a replayed log is years behind the wall clock.
     """
-    keep = max((rule.window_ms for rule in policy.rules), default=60_000) + policy.lateness_ms
+    keep = policy.longest_window_ms + policy.lateness_ms
     for track in (state.real, *state.shadows.values()):
         if track.end is None or (track.deny is not None and track.deny.until is None):
             return None

@@ -134,6 +134,44 @@ def test_limits_that_refuse_everybody_are_refused(call: Callable[..., Any], tmp_
     assert call(*trying, "--most", "95").exit_code == 0
 
 
+def test_the_first_policy_is_tried_with_its_limits(call: Callable[..., Any], tmp_path: Path) -> None:
+    """Nothing is in force, so nobody knows whose limits the requests met: they are asked of the new ones all the same.
+
+    What was refused then stays in the trial of the rules. A sample of the requests cannot be asked, and that is said.
+    """
+    allowed = [
+        msgspec.structs.replace(denial(n, user=f"u{n % 5}"), action="allow", reason=None, violated=())
+        for n in range(100)
+    ]
+    (tmp_path / "traffic.jsonl").write_bytes(b"\n".join(map(encode, allowed)) + b"\n")
+    (tmp_path / "tight.yaml").write_text(
+        "limits: {coupon_claim: {user: [{name: daily, limit: 2, window: 1d}]}}\nrules: {}\n"
+    )
+    trying = ("apply", "tight.yaml", *WHY, "--yes", "--source", "traffic.jsonl")
+    refused = call(*trying)
+    assert refused.exit_code == 3
+    assert "refused by its limits: 90 of 100 requests that were allowed" in " ".join(refused.stdout.split())
+    assert "its limits would have refused 90 of 100" in " ".join(refused.stderr.split())
+    document = json.loads(call(*trying, "--json").stdout)
+    assert (document["applied"], document["limits"]["newly_refused"]) == (False, 90)
+    sampled = [msgspec.structs.replace(one, sample_rate=0.5) for one in allowed]
+    (tmp_path / "sampled.jsonl").write_bytes(b"\n".join(map(encode, sampled)) + b"\n")
+    applied = call(*trying[:-1], "sampled.jsonl")
+    assert applied.exit_code == 0
+    assert "limits were not tried: only a share of the allowed requests was recorded" in " ".join(
+        applied.stdout.split()
+    )
+
+
+def test_the_first_policy_bans_everybody(call: Callable[..., Any], tmp_path: Path) -> None:
+    """Denials that other limits made stay what they were, so its rules are judged by them."""
+    lines = [encode(denial(n, user=f"u{n % 50}")) for n in range(100)]
+    (tmp_path / "traffic.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    refused = call("apply", "strict.yaml", *WHY, "--yes", "--source", "traffic.jsonl")
+    assert refused.exit_code == 3
+    assert "it would have denied 50 of 50 subjects" in " ".join(refused.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

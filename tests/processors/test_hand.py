@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from penaltybox.contracts.errors import NoAnswerInTime, StoreUnavailable
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.processors.engine import Engine
-from penaltybox.processors.hand import execute, execute_all
+from penaltybox.processors.hand import CHUNK, UNDER_WAY, execute, execute_all
 from penaltybox.processors.state import decode_state, encode_state
 from penaltybox.processors.writer import next_nonce
 from penaltybox.sinks.memory_store import MemorySubjectStore
@@ -19,7 +20,7 @@ from tests.processors.worker_driver import T0, Rig, denials
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penaltybox.sinks.subject_store import WriteResult
 
@@ -112,3 +113,41 @@ async def test_many_steps_outlast_a_slow_store() -> None:
     assert [len(state.outbox) for state in states] == [1] * 30
     with pytest.raises(NoAnswerInTime):
         await execute_all(engine, SlowStore(4), bans, lambda: T0)
+
+
+class BreakingStore(MemorySubjectStore):
+    """Refuses one write, by its number, and takes its time with all."""
+
+    def __init__(self, fails: int) -> None:
+        super().__init__(lambda: T0)
+        self.fails, self.calls = fails, 0
+
+    async def write(self, writes: Sequence[Write]) -> list[WriteResult]:
+        self.calls += 1
+        if self.calls == self.fails:
+            raise StoreUnavailable("Redis at 127.0.0.1:1 is gone.")
+        await asyncio.sleep(0)
+        return await super().write(writes)
+
+
+async def test_many_steps_are_drawn_as_they_are_needed() -> None:
+    """When a chunk fails, those under way are finished and counted, and nothing is begun, or drawn, after that."""
+    drawn = 0
+
+    def bans() -> Iterator[Command]:
+        nonlocal drawn
+        for drawn in range(1, 20 * CHUNK + 1):
+            yield Command(
+                id=f"b{drawn}", ts=T0, verb="ban", subject=f"user:u{drawn}", actor="alice", reason="list", level="5m"
+            )
+
+    engine, store, told = Engine(parse_policy(BLOCKING)), BreakingStore(fails=5), list[int]()
+    with pytest.raises(StoreUnavailable, match="is gone"):
+        await execute_all(engine, store, bans(), lambda: T0, progress=told.append)
+    assert drawn <= (5 + UNDER_WAY) * CHUNK
+    assert told == sorted(set(told))
+    blobs = await store.read([f"user:u{n}" for n in range(1, drawn + 1)])
+    stored = told[-1]
+    assert sum(blob is not None for blob in blobs) == stored >= 4 * CHUNK
+    again = await execute_all(engine, store, bans(), lambda: T0, unless=lambda state, _: state.real.deny is not None)
+    assert again == (20 * CHUNK - stored, stored)

@@ -1,4 +1,4 @@
-"""Results of processes that shared a replay's partitions, made one."""
+"""Results of processes that shared a replay out between them, made one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penaltybox.processors.replay.loop import Result
+
+
+def merged_sides(parts: Sequence[Result]) -> Result:
+    """The result of parts (at least one) that all read everything, and each stepped subjects of its own."""
+    return msgspec.structs.replace(parts[0], candidate=merged([part.candidate for part in parts]))
 
 
 def merged_results(parts: Sequence[Result]) -> Result:
