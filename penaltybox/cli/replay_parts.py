@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 from array import array
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -213,8 +213,9 @@ async def _run(parts: list[Part], report: Callable[[Progress], None] | None, *, 
 async def _follow(process: Process, part: Part, note: Callable[[Note], None]) -> Note:
     assert process.stdin is not None  # noqa: S101 - both are pipes
     assert process.stdout is not None  # noqa: S101
-    process.stdin.write(msgspec.json.encode(part))
-    await process.stdin.drain()
+    with suppress(ConnectionError):  # that it died is told below
+        process.stdin.write(msgspec.json.encode(part))
+        await process.stdin.drain()
     process.stdin.close()
     far = Note()
     while line := await process.stdout.readline():
