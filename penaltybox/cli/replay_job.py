@@ -151,11 +151,11 @@ async def prepare(
     window, sentence = window_of(job.from_ms, job.to_ms, policies, job.warm_up_ms)
     canonicaliser = Canonicaliser(job.settings.ipv6_prefix, job.settings.hashed_dimensions)
     engine = Engine(job.candidate, canonicaliser)
+    alone = alone and job.baseline is None and not job.recorded and not watched
     if job.source == KAFKA:
         by_hand: list[tuple[int, Command | ListChange]] = [*await read_list_changes(job.settings, canonicaliser)]
         by_hand += recorded.commands if recorded is not None else ()
         by_hand.sort(key=lambda pair: pair[0])
-        alone = alone and job.baseline is None and not job.recorded and not watched
         reading: Reading = open_topics(
             job.settings,
             canonicaliser,
@@ -167,7 +167,7 @@ async def prepare(
             engine=engine if alone else None,
         )
     else:
-        reading = open_other(job, canonicaliser, window, labels=watched)
+        reading = open_other(job, canonicaliser, window, labels=watched, engine=engine if alone else None)
     reading.remarks += [one for one in (sentence, *(recorded.remarks if recorded is not None else ())) if one]
     if limits_differ(job, recorded) and not job.source.startswith(COMBINED):
         reading.remarks.append("The candidate has other limits: they were counted anew over the recorded requests.")

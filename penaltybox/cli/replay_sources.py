@@ -51,8 +51,10 @@ def open_topics(
     )
 
 
-def open_other(job: Job, canonicaliser: Canonicaliser, window: Window, *, labels: bool = False) -> Reading:
-    """A source that is not Kafka.
+def open_other(
+    job: Job, canonicaliser: Canonicaliser, window: Window, *, labels: bool = False, engine: Engine | None = None
+) -> Reading:
+    """A source that is not Kafka; `engine` as for `TopicSource`, if it can use one.
 
     Raises:
         ConfigurationError: there is no such thing.
@@ -79,7 +81,7 @@ def open_other(job: Job, canonicaliser: Canonicaliser, window: Window, *, labels
         if file.read(4) == _PARQUET:
             from penaltybox.processors.replay.sources.parquet import Parquet
 
-            return Parquet(path, canonicaliser, window)
+            return Parquet(path, canonicaliser, window, engine=engine)
     from penaltybox.processors.replay.sources.lines import Lines
 
-    return Lines(path, canonicaliser, window)
+    return Lines(path, canonicaliser, window, engine=engine)

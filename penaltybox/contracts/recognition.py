@@ -16,7 +16,7 @@ import msgspec
 
 from penaltybox.contracts.decoding import is_plain
 from penaltybox.contracts.errors import BadEvent
-from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Millis, Subjects, Text
+from penaltybox.contracts.events import MAX_RECORD_BYTES, Decision, Subjects, Text
 from penaltybox.contracts.subjects import Names
 
 if TYPE_CHECKING:
@@ -30,12 +30,14 @@ LONGEST_REST: Final = 16
 """Runs that are not looked at, at most, when hardly anything was recognised in the last one."""
 UNKNOWN: Final = Names(())
 """The names of a record that is not recognised."""
-_RECORD: Final = re.compile(rb'\n\{"v":1,"id":"[ !#-\[\]-~]{1,128}","ts":([1-9][0-9]{0,15}),([^{]*)(\{[^}]*\})(.*)')
-"""Time, head, subjects, tail. In an id it lets in what `is_plain` does, but no quote."""
+_RECORD: Final = re.compile(rb'\n\{"v":1,"id":"[ !#-\[\]-~]{1,128}","ts":([1-9][0-9]{0,14}),([^{]*)(\{[^}]*\})(.*)')
+"""Time, head, subjects, tail. In an id it lets in what `is_plain` does, but no quote; no time is out of range."""
+_NONE: Final = b"1", b"", b"", b""
+"""In their place, of a record in another form: a time, and parts that no record has."""
 _ATTRS: Final = b',"attrs":{'
 _SUBJECTS: Final = b'"subjects":'
 _encode = msgspec.json.Encoder().encode
-_decode_times = msgspec.json.Decoder(list[Millis]).decode
+_decode_times = msgspec.json.Decoder(list[int]).decode
 _decode_subjects = msgspec.json.Decoder(Subjects).decode
 _decode_attrs = msgspec.json.Decoder(Annotated[dict[str, Text], msgspec.Meta(max_length=8)]).decode
 _ID: Final = len('{"v":1,"id":"')
@@ -111,34 +113,14 @@ class Recogniser:
         self._rest = self._resting = 0
 
     def recognise(self, raws: Sequence[bytes | None]) -> Recognised | None:
-        """What is known of a run of records; None when not all have the form of our own publishers, or in a rest."""
+        """What is known of a run of records; None when it is not looked at, in a rest."""
         if self._resting:
             self._resting -= 1
             return None
-        seen = self._look(raws)
-        if seen is None:
-            self.note(1, 1)
-        return seen
-
-    def _look(self, raws: Sequence[bytes | None]) -> Recognised | None:
-        if not raws or not all(raws):
-            return None
-        given: Sequence[bytes] = raws  # type: ignore[assignment] # none is None
-        if _RECORD.match(b"\n" + given[0]) is None or max(map(len, given)) > MAX_RECORD_BYTES:
-            return None
-        text = b"\n".join((b"", *given))
-        found = _RECORD.findall(text)
-        # As many records as lines: then none begins within a line or goes beyond one.
-        if len(found) != len(given) or text.count(b"\n") != len(given):
-            return None
-        times, heads, spelled, tails = zip(*found, strict=True)
-        try:
-            read = _decode_times(b"[%b]" % b",".join(times))
-        except msgspec.ValidationError:
-            return None
+        times, heads, spelled, tails = zip(*(_parts(raws) or map(_parts_of_one, raws)), strict=True)
         list(map(hash, spelled))  # beforehand: the look-ups alone are a loop so tight that they overlap
         return Recognised(
-            read,
+            _decode_times(b"[%b]" % b",".join(times)),
             list(map(self._canonicaliser.groups.get, spelled, repeat(UNKNOWN))),
             list(map(self._heads.get, heads)),
             list(map(self._tails.get, tails)),
@@ -146,8 +128,8 @@ class Recogniser:
 
     def complete(self, seen: Recognised, at: int, raw: bytes) -> bool:
         """Look closer at one record of a run of which something was not recognised; whether it is now."""
-        match = _RECORD.fullmatch(b"\n" + raw)
-        if match is None or seen.heads[at] is None:
+        match = _RECORD.fullmatch(b"\n" + raw) if seen.heads[at] is not None else None
+        if match is None:
             return False
         _, _, spelled, tail = match.groups()
         if seen.tails[at] is None:
@@ -215,6 +197,24 @@ class Recogniser:
             return self._canonicaliser.names(subjects) if _encode(subjects) == spelled else UNKNOWN
         except (msgspec.MsgspecError, BadEvent):
             return UNKNOWN
+
+
+def _parts(raws: Sequence[bytes | None]) -> list[tuple[bytes, ...]] | None:
+    """Time, head, subjects, tail of each record in one go; None when not all have the form of our own publishers."""
+    if not all(raws):
+        return None
+    given: Sequence[bytes] = raws  # type: ignore[assignment] # none is None
+    text = b"\n".join((b"", *given))
+    found = _RECORD.findall(text)
+    # As many records as lines: then none begins within a line or goes beyond one.
+    if len(found) != len(given) or text.count(b"\n") != len(given) or max(map(len, given)) > MAX_RECORD_BYTES:
+        return None
+    return found
+
+
+def _parts_of_one(raw: bytes | None) -> tuple[bytes, ...]:
+    match = _RECORD.fullmatch(b"\n" + raw) if raw and len(raw) <= MAX_RECORD_BYTES else None
+    return _NONE if match is None else match.groups()
 
 
 def _bare(tail: bytes) -> bytes:

@@ -116,8 +116,10 @@ def judge_decisions(engine: Engine, raws: Sequence[Any], stamps: Sequence[int]) 
     """Decisions of a slice: what was judged once is recognised by its bytes; the rest is decoded and judged."""
     recogniser = engine.recogniser
     seen = recogniser.recognise(raws)
-    if seen is None or _ahead(seen.times, stamps):
+    if seen is None:
         return _judged(engine, Recognised.nothing(len(raws)), [None] * len(raws), range(len(raws)), raws, stamps)
+    for at in _ahead(seen.times, stamps):
+        seen.heads[at] = None  # for decoding to refuse
     kinds = engine.recognised_kinds(seen)
     if all(kinds):
         return raws, seen.times, seen.names, kinds, {}
@@ -135,11 +137,12 @@ def judge_decisions(engine: Engine, raws: Sequence[Any], stamps: Sequence[int]) 
     return judged
 
 
-def _ahead(times: Sequence[int], stamps: Sequence[int]) -> bool:
-    """Whether one is so far ahead of the broker's time that it cannot be true."""
+def _ahead(times: Sequence[int], stamps: Sequence[int]) -> Sequence[int]:
+    """Places of those that are so far ahead of the broker's time that it cannot be true."""
     if max(times) <= min(stamps) + AHEAD_MS:
-        return False
-    return any(ts > stamp + AHEAD_MS for ts, stamp in zip(times, stamps, strict=True))
+        return ()
+    rows = enumerate(zip(times, stamps, strict=True))
+    return [at for at, (ts, stamp) in rows if ts > stamp + AHEAD_MS]
 
 
 def sightings(events: Sequence[Any], times: Sequence[int], kinds: Sequence[Kind | None]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from typing import Any
@@ -12,14 +13,14 @@ import pytest
 from penaltybox.contracts import recognition
 from penaltybox.contracts.decoding import decode_decisions
 from penaltybox.contracts.errors import BadEvent
-from penaltybox.contracts.events import Decision, encode
+from penaltybox.contracts.events import AHEAD_MS, Decision, encode
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.recognition import Sighting
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import TOPICS
 from penaltybox.processors.cycle import Run
 from penaltybox.processors.engine import Engine
-from penaltybox.processors.intake import decode_run
+from penaltybox.processors.intake import decode_run, judge_decisions
 from tests.contracts.test_decoding import BAD, BROKER_MS, GOOD, raw_of
 from tests.processors.worker_driver import Raw
 
@@ -33,6 +34,8 @@ rules:
 ladder: {rungs: [warn, 5m, 1h, permanent], warn: 10m, forgive: 8h, memory: 72h}
 shared_ip: {established: 4, window: 14d}
 """
+SPACED = json.dumps(GOOD).encode()
+"""A good one, as another program writes it."""
 CHANGES: list[dict[str, Any]] = [
     {},
     {"action": "allow", "reason": None, "violated": []},
@@ -132,3 +135,20 @@ def test_what_is_recognised_is_what_decoding_finds(seed: int, parts: int, monkey
             else:
                 assert event == wanted
     assert recognised > (200 if parts > 8 and not seed % 3 else 0)
+
+
+@pytest.mark.parametrize("strange", [b"", b"{}", b'{ "v":1}', SPACED, b"x" * 5000, b'{"v":1,\n"id":"e"}'])
+def test_a_record_in_another_form_is_decoded_alone(strange: bytes) -> None:
+    """Those around it are recognised as they would be without it."""
+    engine = Engine(parse_policy(POLICY))
+    good = [encode(msgspec.convert({**GOOD, "id": f"e{number}"}, Decision)) for number in range(9)]
+    ahead = encode(msgspec.convert({**GOOD, "id": "ahead", "ts": BROKER_MS + 2 * AHEAD_MS}, Decision))
+    for _ in range(3):  # the first is learnt from, the second falls into the rest after it
+        values = [*good[:5], strange, ahead, *good[5:]]
+        events, _, _, kinds, refused = judge_decisions(engine, values, [BROKER_MS] * len(values))
+        assert set(refused) == ({6} if strange is SPACED else {5, 6})
+        assert refused[6].reason == "from_the_future"
+        assert all((*kinds[:5], *kinds[7:]))
+    recognised = {at for at, event in enumerate(events) if event is values[at]}
+    assert recognised - {5, 6} == {0, 1, 2, 3, 4, 7, 8, 9, 10}
+    assert (5 in recognised) == (5 in refused)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.events import Outcome
+from penaltybox.contracts.events import Decision, Outcome, encode
 from tests.processors.replay.traffic import Recorder, households, run, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def outcome(event: Decision) -> Outcome:
+    """What became of a decision's subjects."""
+    return Outcome(v=1, id="o", ts=event.ts, label="payment_ok", subjects=dict(event.subjects))
 
 
 def test_compressed_files_are_the_same(tmp_path: Path) -> None:
@@ -92,3 +99,19 @@ def test_outcomes_after_the_range_label_it(tmp_path: Path) -> None:
     assert (result.decisions, result.outcomes, result.result_hash) == (plain.decisions, 0, plain.result_hash)
     assert [one for one in recorder.told if one[0] == "outcome"] == [("outcome", "o0", True), ("outcome", "o1", True)]
     assert result.last_ms == plain.last_ms
+
+
+def test_recognised_lines_are_the_same(tmp_path: Path) -> None:
+    """Lines that are only recognised give what decoding them gives, in a part of the file too, with others between."""
+    events = households()
+    lines = [encode(event) for event in events]
+    lines[7:7] = [json.dumps(msgspec.to_builtins(events[6])).encode(), b"nonsense", encode(outcome(events[6]))]
+    file = tmp_path / "d.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    part = {"from_ms": events[400].ts, "to_ms": events[2500].ts, "warm_up_ms": 1000}
+    for options in ({}, part):
+        recognised, decoded = run(file, **options), run(file, observer=Recorder(), **options)
+        assert recognised.result_hash == decoded.result_hash
+        assert recognised.candidate.penalties > 100
+        for name in ("decisions", "outcomes", "refused", "first_ms", "last_ms", "warm_up_decisions", "remarks"):
+            assert getattr(recognised, name) == getattr(decoded, name)

@@ -7,11 +7,12 @@ import zlib
 from contextlib import contextmanager
 from itertools import accumulate, compress, repeat
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Outcome
+from penaltybox.processors.intake import judge_decisions, sightings
 from penaltybox.processors.replay.records import SLICE, Refusals
 from penaltybox.processors.replay.times import iso
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from penaltybox.contracts.events import Decision
     from penaltybox.contracts.subjects import Canonicaliser, Names
+    from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.records import Entry, Window
 
 _BLOCK: Final = 1 << 20
@@ -38,11 +40,14 @@ class Lines:
         path: the file; how it is compressed is known by its first bytes.
         canonicaliser: judges the subjects.
         window: lines whose own `ts` lies outside are left out.
+        engine: as for `TopicSource`.
     """
 
     unit = "bytes"
 
-    def __init__(self, path: Path, canonicaliser: Canonicaliser, window: Window) -> None:
+    def __init__(
+        self, path: Path, canonicaliser: Canonicaliser, window: Window, *, engine: Engine | None = None
+    ) -> None:
         self.title = str(path)
         self.done = 0
         self.total: int | None = None
@@ -50,6 +55,7 @@ class Lines:
         self.remarks: list[str] = []
         self._path = path
         self._canonicaliser = canonicaliser
+        self._engine = engine
         self._start = window.start_ms if window.start_ms is not None else 0
         self._to = window.to_ms if window.to_ms is not None else _NO_BROKER
         self._bounded = window.start_ms is not None or window.to_ms is not None
@@ -109,8 +115,15 @@ class Lines:
         self._clock = clocks[-1]
         return list(zip(clocks, repeat(0), numbers, events, names, clocks, strict=False))
 
-    def _judged(self, lines: list[bytes]) -> Sequence[tuple[Decision | Outcome, Names] | BadEvent]:
-        judged = decode_decisions(lines, [_NO_BROKER] * len(lines), self._canonicaliser)
+    def _judged(self, lines: list[bytes]) -> Sequence[tuple[Any, Names] | BadEvent]:
+        stamps = [_NO_BROKER] * len(lines)
+        if self._engine is None:
+            judged = decode_decisions(lines, stamps, self._canonicaliser)
+        else:
+            events, times, names, kinds, refused = judge_decisions(self._engine, lines, stamps)
+            judged = list(zip(sightings(events, times, kinds), names, strict=True))
+            for at, error in refused.items():
+                judged[at] = error
         if not any(type(one) is BadEvent for one in judged):
             return judged
         return [

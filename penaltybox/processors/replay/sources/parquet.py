@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penaltybox.contracts.subjects import Canonicaliser
+    from penaltybox.processors.engine import Engine
     from penaltybox.processors.replay.records import Entry, Window
 
 MAGIC: Final = b"PAR1"
@@ -40,12 +41,15 @@ class Parquet(Lines):
         path: the file.
         canonicaliser: judges the subjects.
         window: rows whose own `ts` lies outside are left out.
+        engine: as for `TopicSource`.
     """
 
     unit = "records"
 
-    def __init__(self, path: Path, canonicaliser: Canonicaliser, window: Window) -> None:
-        super().__init__(path, canonicaliser, window)
+    def __init__(
+        self, path: Path, canonicaliser: Canonicaliser, window: Window, *, engine: Engine | None = None
+    ) -> None:
+        super().__init__(path, canonicaliser, window, engine=engine)
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
