@@ -23,7 +23,7 @@ from tests.oracle.judge import Oracle
 from tests.processors.campaigns import START_MS, Delivery, usual
 from tests.processors.engine_driver import Drive
 from tests.processors.test_engine_against_oracle import ladder_of_engine, ladder_of_oracle, told
-from tests.processors.worker_driver import Raw, RecordingSender, Rig
+from tests.processors.worker_driver import Clock, Raw, RecordingSender, Rig
 from tests.stack.arena import counted_by_engine, counted_by_oracle
 from tests.waiting import wait_until
 
@@ -147,11 +147,12 @@ def test_workers_dying_again_and_again_equal_one_pass(
 ) -> None:
     """Workers that forget subjects all the time, and die with writes and news under way, equal the single pass too."""
     policy, keys, sender = policy_of(rules), MemoryKeys(), RecordingSender()
+    clock = Clock(START_MS)  # one for all lives: a sweep looks for what was written before now
 
     async def live() -> None:
         committed = 0
         for life in [*short, last]:
-            rig = Rig(policy=policy, keys=keys, sender=sender, subjects=2, slice=life.slice)
+            rig = Rig(policy=policy, keys=keys, sender=sender, clock=clock, subjects=2, slice=life.slice)
             start = max(0, committed - life.behind)
             done = len(events) if life is last else min(len(events), start + life.steps)
             runs = [events[at : min(at + life.run, done)] for at in range(start, done, life.run)]
@@ -181,5 +182,5 @@ async def take(rig: Rig, run: list[Delivery]) -> None:
     rig.runs += 1
     number = rig.runs
     records = [Raw(offset, one.broker_ms, encode(one.event)) for offset, one in enumerate(run)]
-    rig.clock.ms = run[-1].broker_ms
+    rig.clock.ms = max(rig.clock.ms, run[-1].broker_ms)
     await rig.worker.take(Run(TOPICS.decisions, 0, records, lambda: rig.acked.append(number)))
