@@ -87,6 +87,10 @@ _Mapping = Annotated[
 _Name = Annotated[
     str, typer.Option("--source", help="Name of this log, limiter/instance; else FORMAT/1. Part of every id.")
 ]
+_Program = Annotated[
+    str,
+    typer.Option(metavar="NAME[,NAME]", help="Whose lines are read in syslog and the journal; '*' is everybody's."),
+]
 _Lateness = Annotated[str, typer.Option(help="How far lines may run backwards in time and are still put in order.")]
 
 
@@ -105,6 +109,7 @@ def ingest_format(
     scenario: _Scenario = "web",
     mapping: _Mapping = None,
     source: _Name = "",
+    program: _Program = "",
     lateness: _Lateness = "60s",
     as_json: AsJson = False,
 ) -> None:
@@ -127,6 +132,7 @@ def ingest_format(
         now_ms=now_ms,
         reject_statuses=_statuses(status),
         values=_values(form.name, form.options, option or []),
+        programs=frozenset(filter(None, program.split(","))),
     )
     if explain:
         explain_line(form.name, explain, options, as_json=as_json)
@@ -147,6 +153,8 @@ def ingest_format(
             f"{counts.decisions:,} decisions; {counts.passed.total():,} lines say nothing about limiting, "
             f"{counts.unmatched.total():,} are not read as {form.name}."
         )
+    if common.progress.damaged and not follow:  # who follows was told when it was met
+        raise ConfigurationError(" ".join(common.progress.damaged))
 
 
 def formats(*, as_json: AsJson = False) -> None:

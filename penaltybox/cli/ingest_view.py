@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from penaltybox.cli.console import err, instant, left, out, print_json, table
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import AHEAD_MS
-from penaltybox.producers.adapters.envelopes import unwrapped
+from penaltybox.producers.adapters.envelopes import inside
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched
 from penaltybox.producers.adapters.registry import SUMMARIES, load
 from penaltybox.producers.logs.files import compression
@@ -94,10 +94,13 @@ def _show_counter(what: str, counter: Counter[str]) -> None:
 def explain_line(form: str, text: str, options: Options, *, as_json: bool) -> None:
     """Why a line is a decision of a format, or none: field by field."""
     line = text.encode("utf-8", "surrogateescape").rstrip(b"\r\n")
-    adapter = load(form).make(options)
-    said, inner = adapter.read(line), None
-    if isinstance(said, Unmatched) and (inner := unwrapped(line)) is not None:
-        said = adapter.read(inner)
+    known = load(form)
+    adapter = known.make(options)
+    said: Read = adapter.read(line)
+    found = inside(line, options.programs or known.programs) if isinstance(said, Unmatched) else None
+    inner = found if isinstance(found, bytes) else None
+    if found is not None:
+        said = adapter.read(found) if isinstance(found, bytes) else found
     explained = adapter.explain(line if inner is None else inner) if isinstance(said, Unmatched) else ""
     others = _others(form, line, options) if isinstance(said, Unmatched) else []
     document: dict[str, Any] = {

@@ -129,6 +129,27 @@ def test_a_dry_run_moves_no_checkpoint(tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()
 
 
+def test_a_damaged_log_is_read_as_far_as_it_goes_and_fails(tmp_path: Path) -> None:
+    """What can be read of it, and all of the others, comes out; then a sentence, and no success."""
+    (tmp_path / "error.log").write_bytes(lines(range(5)))
+    (tmp_path / "other.gz").write_bytes(gzip.compress(lines(range(100, 5000)))[:-2000])
+    result = CliRunner().invoke(app, ["ingest", "nginx-error", str(tmp_path), "--dry-run"])
+    assert isinstance(result.exception, ConfigurationError)
+    assert re.search(r"log .*other\.gz: cannot be read on: ", str(result.exception))
+    assert 100 < len(decisions(result.stdout)) < 4905
+
+
+def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
+    """Of syslog only the format's own program is believed, and who is named; the summary says what was left out."""
+    log = tmp_path / "syslog"
+    log.write_bytes(b"".join(b"May 17 10:05:03 web1 %s[7]: %s" % (name, line(7)) for name in (b"nginx", b"shop", b"x")))
+    for named, count in (((), 1), (("--program", "shop,x"), 2), (("--program", "*"), 3)):
+        assert len(decisions(call("nginx-error", str(log), "--dry-run", *named).stdout)) == count
+    found = _explained(b"May 17 10:05:03 web1 shop[7]: " + line(7))
+    assert (found["result"], found["unwrapped"]) == ("passed", False)
+    assert "--program" in found["why"]
+
+
 def _explained(text: bytes, *options: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
         call("nginx-error", "--explain-line", text.decode().rstrip("\n"), "--json", *options).stdout

@@ -145,4 +145,5 @@ FORMAT: Final = Format(
         b"[Sun May 17 10:05:07.000000 2026] [mpm_event:notice] [pid 1:tid 1] AH00489: Apache configured",
     ),
     {"keyed-by": KEYED_BY},
+    programs=frozenset({"apache", "apache2", "httpd"}),
 )

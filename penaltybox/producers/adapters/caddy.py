@@ -189,4 +189,5 @@ FORMAT: Final = Format(
             "count (default) or skip: they name the connection's address, so behind a proxy of yours skip them"
         ),
     },
+    programs=frozenset({"caddy"}),
 )

@@ -143,4 +143,5 @@ FORMAT: Final = Format(
         "address": "the key that holds the client's address, trusted as it is (behind a proxy of yours)",
         "ext-authz": "what a refusal by external authorisation means: unknown (default), over_limit or blocklist",
     },
+    programs=frozenset({"envoy"}),
 )

@@ -124,4 +124,5 @@ FORMAT: Final = Format(
         ),
     ),
     {"keyed-by": KEYED_BY},
+    programs=frozenset({"haproxy"}),
 )

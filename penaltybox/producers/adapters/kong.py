@@ -174,4 +174,5 @@ FORMAT: Final = Format(
         ),
         "consumer": "what of a consumer is the user: id (default), username or custom_id",
     },
+    programs=frozenset({"kong", "nginx"}),
 )

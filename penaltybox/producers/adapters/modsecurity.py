@@ -241,4 +241,5 @@ FORMAT: Final = Format(
         ),
     ),
     {"keyed-by": KEYED_BY, "rules": "ids of the rules that are limits, with commas: also their warnings, as dry runs"},
+    programs=frozenset({"apache", "apache2", "httpd", "modsecurity", "nginx"}),
 )

@@ -202,4 +202,5 @@ FORMAT: Final = Format(
         "address": "JSON: the key that holds the client's address (remote_addr)",
         "keyed-by": KEYED_BY,
     },
+    programs=frozenset({"nginx", "openresty"}),
 )

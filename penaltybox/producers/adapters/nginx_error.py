@@ -135,4 +135,5 @@ FORMAT: Final = Format(
         b"2026/05/17 10:05:07 [notice] 1#1: signal process started",
     ),
     {"keyed-by": KEYED_BY, "shared": "zones that all requests share, with commas: nobody is charged for them"},
+    programs=frozenset({"nginx", "openresty"}),
 )

@@ -90,7 +90,11 @@ class Adapter(ABC):
         """What a line says. It has no newline and is at most `longest` bytes; never raises."""
 
     def begin(self, head: bytes) -> None:  # noqa: B027 - most logs have no head
-        """The log's first bytes (whole lines, 64 KiB at most), before `read` continues in its middle."""
+        """The log's first bytes (whole lines, 64 KiB at most), before `read` continues in its middle.
+
+        Then the lines just before that place are read once more, and what they say is dropped: so that what depends
+        on the lines before is as it was.
+        """
 
     def explain(self, line: bytes) -> str:
         """For people: how far an unmatched line got, and what was wanted there. Empty: `why` says it all."""
@@ -108,6 +112,7 @@ class Options(NamedTuple):
         now_ms: for times without a year; a clock where lines are read for days.
         reject_statuses: ``--status``: the statuses that mean a refusal; empty: the format's own default.
         values: ``--option NAME=VALUE``: only names that the format's `Format.options` has.
+        programs: ``--program``: whose lines are read in syslog and the journal; empty: the format's own default.
     """
 
     canonicaliser: Canonicaliser
@@ -116,6 +121,7 @@ class Options(NamedTuple):
     now_ms: int | Callable[[], int] = 0
     reject_statuses: frozenset[int] = frozenset()
     values: Mapping[str, str] = {}
+    programs: frozenset[str] = frozenset()
 
     def address(self, text: str) -> str | None:
         """The text if it is an IP address (no port, no brackets, no host name)."""
@@ -155,6 +161,7 @@ class Format(NamedTuple):
         examples: lines in the real format, written by us; at least one is read as a `Reading`.
         options: name -> one line of help, of what ``--option`` may say.
         given: the options under which the examples are read, if they need any.
+        programs: whose lines they are, as syslog and the journal call them.
     """
 
     name: str
@@ -162,6 +169,7 @@ class Format(NamedTuple):
     examples: tuple[bytes, ...]
     options: Mapping[str, str] = {}
     given: Mapping[str, str] = {}
+    programs: frozenset[str] = frozenset()
 
 
 def label(text: str, longest: int = LONGEST_LABEL) -> str:

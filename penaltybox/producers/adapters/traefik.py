@@ -146,4 +146,5 @@ FORMAT: Final = Format(
         "keyed-by": KEYED_BY,
         "address": "JSON: ClientAddr (default, the connection), or ClientHost behind a proxy in `trustedIPs`",
     },
+    programs=frozenset({"traefik"}),
 )

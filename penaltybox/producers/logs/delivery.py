@@ -113,6 +113,7 @@ class Delivery:
         try:
             while not (stop.is_set() or logs.ended):
                 found = logs.poll(time.monotonic())
+                self._tell_of_damage()
                 if found:
                     publisher = await self._certainly(publisher, [one.decision for one in found], stop)
                 if not stop.is_set():
@@ -127,6 +128,14 @@ class Delivery:
                 await publisher.close()
 
     _unconfirmed = False
+    _told = 0
+
+    def _tell_of_damage(self) -> None:
+        """Logs that could not be read on, each once, as it is met."""
+        damaged = self._progress.damaged
+        for sentence in damaged[self._told :]:
+            self._tell(sentence)
+        self._told = len(damaged)
 
     async def _certainly(self, publisher: Outlet, run: Sequence[Decision], stop: asyncio.Event) -> Outlet:
         """Sends a run until Kafka has confirmed all of it, with another publisher if need be; or until `stop`."""

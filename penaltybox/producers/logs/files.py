@@ -6,8 +6,8 @@ import gzip
 import hashlib
 import os
 import zlib
-from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -17,7 +17,7 @@ from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs.rotation import grouped, series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 BEGINNING_BYTES: Final = 1024
 _GZIP: Final = b"\x1f\x8b"
@@ -84,18 +84,13 @@ def _zstd(path: Path) -> Any:
 
 
 def beginning(path: Path) -> Beginning:
-    """A file's first bytes, decompressed; damaged or half-written compressed data counts as none yet.
+    """A file's first bytes, decompressed; of damaged or half-written data those that can be read.
 
     Raises:
         ConfigurationError: it cannot be read.
     """
     with opened(path) as stream:
-        try:
-            data = stream.read(BEGINNING_BYTES)
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            data = b""
+        data = first_bytes(stream, path, BEGINNING_BYTES)
         found = os.fstat(stream.fileno())
     return Beginning(found.st_dev, found.st_ino, data)
 
@@ -106,20 +101,56 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, EOFError | zlib.error | gzip.BadGzipFile) or type(error).__name__ == "ZstdError"
 
 
-@contextmanager
-def readable(name: object) -> Iterator[None]:
-    """Makes a sentence of what reading a file raises."""
+class Damaged(ConfigurationError):  # noqa: N818 - the log is damaged; what was read of it is right
+    """A log cannot be read on; all that could be read was given before."""
+
+
+def pieces(stream: IO[bytes], name: object, *sizes: int) -> Iterator[bytes]:
+    """What is left of a stream, in pieces of these sizes, the last of which goes on; the last piece may be shorter.
+
+    Raises:
+        Damaged: it cannot be read on, after all that could.
+    """
+    # A plain `read` would lose what it had when it met the damage.
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    damage: Exception | None = None
+    for size in chain(sizes, repeat(sizes[-1])):
+        parts, wanted = list[bytes](), size
+        while wanted:
+            try:
+                part = read(wanted)
+            except Exception as error:
+                if not (isinstance(error, OSError) or is_damage(error)):
+                    raise
+                damage = error
+                break
+            if not part:
+                break
+            parts.append(part)
+            wanted -= len(part)
+        if parts:
+            yield b"".join(parts)
+        if damage is not None:
+            raise Damaged(f"log {name}: cannot be read on: {_said(damage)}") from damage
+        if wanted == size:
+            return
+
+
+def first_bytes(stream: IO[bytes], name: object, size: int) -> bytes:
+    """At most so many bytes, fewer where a log is shorter or damaged."""
     try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError) or is_damage(error):
-            raise unreadable(name, error) from error
-        raise
+        return next(pieces(stream, name, size), b"")
+    except Damaged:
+        return b""
 
 
 def unreadable(path: object, error: Exception) -> ConfigurationError:
     """The sentence of a log that cannot be read (on)."""
-    return ConfigurationError(f"log {path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+    return ConfigurationError(f"log {path}: cannot be read: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def files_under(folder: Path, besides: Iterable[Path] = ()) -> list[Path]:

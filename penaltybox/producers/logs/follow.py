@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs.blocks import BLOCK_BYTES, Splitter
 from penaltybox.producers.logs.checkpoint import Place, Places
-from penaltybox.producers.logs.files import Beginning, beginning, compression, files_under, generations, opened
+from penaltybox.producers.logs.files import Beginning, Damaged, beginning, compression, files_under, generations, opened
 from penaltybox.producers.logs.passage import stretches
 from penaltybox.producers.logs.tail import Tail
 
@@ -203,7 +203,11 @@ class Follower:
         if not self._packed:
             return []
         place, contents = self._packed.pop(0)
-        stretch = next(contents, None)
+        try:
+            stretch = next(contents, None)
+        except Damaged as error:  # what could be read was given; another file in its place is read again
+            self._common.progress.damaged.append(str(error))
+            stretch = None
         if stretch is None:
             self._remember(place)
             return []

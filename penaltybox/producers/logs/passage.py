@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import tempfile
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.producers.logs.blocks import BLOCK_BYTES, Block, Splitter, backwards
-from penaltybox.producers.logs.files import readable
+from penaltybox.producers.logs.files import Damaged, first_bytes, is_damage, pieces
 from penaltybox.producers.logs.ordering import descends
 from penaltybox.producers.logs.progress import Progress
 from penaltybox.producers.logs.reader import HEAD_BYTES, Found, LogReader
@@ -78,37 +77,63 @@ def stretches(
         take_last: also a last line without newline.
 
     Raises:
-        ConfigurationError: it cannot be read on.
+        Damaged: it cannot be read on, after all that could. A line that was cut off by it is not given.
     """
     reader = common.reader()
-    with readable(name):
-        if start:
-            reader.begin(stream.read(HEAD_BYTES))
-            stream.seek(start)
-        chunk = stream.read(SAMPLE_BYTES)
-        if not start and descends(common.times(chunk)):
-            common.progress.descending += 1
-            yield from _from_the_end(stream, chunk, reader)
-            return
-        splitter = Splitter(start)
-        while chunk:
-            for block in splitter.feed(chunk):
-                yield Stretch(reader.read(block), block.end)
-            chunk = stream.read(BLOCK_BYTES)
-        last = splitter.rest() if take_last else None
-        if last is not None:
-            yield Stretch(reader.read(last), last.end)
+    if start:
+        reader.begin(first_bytes(stream, name, HEAD_BYTES), _before(stream, name, start))
+    parts = pieces(stream, name, SAMPLE_BYTES, BLOCK_BYTES)
+    chunk = next(parts, b"")
+    if not start and descends(common.times(chunk)):
+        common.progress.descending += 1
+        yield from _from_the_end(stream, chunk, parts, reader)
+        return
+    splitter = Splitter(start)
+    while chunk:
+        for block in splitter.feed(chunk):
+            yield Stretch(reader.read(block), block.end)
+        chunk = next(parts, b"")
+    last = splitter.rest() if take_last else None
+    if last is not None:
+        yield Stretch(reader.read(last), last.end)
 
 
-def _from_the_end(stream: IO[bytes], head: bytes, reader: LogReader) -> Iterator[Stretch]:
+def _before(stream: IO[bytes], name: object, start: int) -> bytes:
+    """Moves to `start`, and gives what stands before it.
+
+    Raises:
+        Damaged: it cannot be read so far.
+    """
+    size = min(HEAD_BYTES, start)
+    try:
+        stream.seek(start - size)
+    except Exception as error:
+        if not (isinstance(error, OSError) or is_damage(error)):
+            raise
+        raise Damaged(f"log {name}: cannot be read up to byte {start:,}, where reading would go on: {error}") from error
+    before = next(pieces(stream, name, size), b"")
+    return before if size < start else b"\n" + before
+
+
+def _from_the_end(stream: IO[bytes], head: bytes, parts: Iterator[bytes], reader: LogReader) -> Iterator[Stretch]:
     reader.begin(head)
     if isinstance(stream, io.BufferedReader) and stream.seekable():
         yield from _backwards(stream, stream.seek(0, os.SEEK_END), reader)
         return
+    damage: Damaged | None = None
     with tempfile.TemporaryFile() as copy:
         copy.write(head)
-        shutil.copyfileobj(stream, copy)
-        yield from _backwards(copy, copy.tell(), reader)
+        whole = head.rfind(b"\n") + 1
+        try:
+            for part in parts:
+                whole = copy.tell() + part.rfind(b"\n") + 1 if b"\n" in part else whole
+                copy.write(part)
+        except Damaged as error:
+            damage = error
+        for stretch in _backwards(copy, copy.tell() if damage is None else whole, reader):
+            yield stretch if damage is None else stretch._replace(offset=0)
+    if damage is not None:
+        raise damage
 
 
 def _backwards(stream: IO[bytes], end: int, reader: LogReader) -> Iterator[Stretch]:

@@ -32,6 +32,7 @@ class Progress(msgspec.Struct, kw_only=True):
         unmatched: lines that are none of the format, by why; `shapes` says what they look like, without content.
         late: decisions that came later than `lateness` allows to put in order.
         descending: logs that run backwards, and were read from their end.
+        damaged: sentences about logs that could not be read on.
     """
 
     files: int = 0
@@ -45,6 +46,7 @@ class Progress(msgspec.Struct, kw_only=True):
     shapes: Counter[str] = msgspec.field(default_factory=Counter)
     late: int = 0
     descending: int = 0
+    damaged: list[str] = []
     first_ms: int = 0
     last_ms: int = 0
 

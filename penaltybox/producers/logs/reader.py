@@ -15,7 +15,7 @@ import msgspec
 
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import stable_id
-from penaltybox.producers.adapters.envelopes import unwrapped
+from penaltybox.producers.adapters.envelopes import inside
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _IDENTITY_BYTES: Final = 1024
 ALLOWED: Final = "requests that the limiter let pass; --allowed publishes them"
 HEAD_BYTES: Final = 65_536
-"""Of a log's beginning, when reading does not begin there."""
+"""Of a log's beginning, and of what stands before the place to go on at, when reading does not begin there."""
+_BOM: Final = b"\xef\xbb\xbf"
+"""What some programs of Windows put before UTF-8. It is no part of the first line."""
 
 
 _TOO_LONG: Final = Unmatched("a line too long")
@@ -55,19 +57,21 @@ class LogReader:
         self, form: Format, options: Options, source: str, progress: Progress, *, allowed: bool = False
     ) -> None:
         self._adapter = form.make(options)
+        self._programs = options.programs or form.programs
         self._name = form.name
         self._source = source
         self._progress = progress
         self._allowed = allowed
         self._identity: hashlib.blake2b | None = None
 
-    def begin(self, head: bytes) -> None:
-        """The log's first bytes, when reading will not begin there."""
+    def begin(self, head: bytes, before: bytes = b"") -> None:
+        """The log's first bytes, when reading will not begin there, and those before the place where it will."""
         self._adapter.begin(head[: head.rfind(b"\n") + 1])
-        for line in head.split(b"\n"):
-            if _identifies(line):
-                self._identify(line)
-                return
+        first = next(filter(_identifies, head.split(b"\n")), None)
+        if first is not None:
+            self._identify(first)
+        for line in before.split(b"\n")[1:-1]:  # the first one may be cut
+            self._said(line.rstrip(b"\r"))
 
     def read(self, block: Block, *, backwards: bool = False) -> list[Found]:
         """The decisions of a block, in the order of its lines, or from its last line to its first."""
@@ -79,10 +83,17 @@ class LogReader:
         progress = self._progress
         progress.lines += len(lines)
         progress.read_bytes += block.end - block.start
+        if block.start == 0 and block.data.startswith(_BOM):
+            self._identify(block.data.partition(b"\n")[0].rstrip(b"\r"))
+            lines[-1 if backwards else 0] = lines[-1 if backwards else 0][len(_BOM) :]
         found: list[Found] = []
         self._read(starts, lines, found)
         progress.made([one.decision for one in found])
         return found
+
+    def _said(self, line: bytes) -> Read:
+        said = self._adapter.read(line) if len(line) <= self._adapter.longest else _TOO_LONG
+        return self._inside(line, said) if isinstance(said, Unmatched) else said
 
     def _read(self, starts: list[int], lines: list[bytes], found: list[Found]) -> None:
         read, longest, allowed, decision = self._adapter.read, self._adapter.longest, self._allowed, self._decision
@@ -115,8 +126,8 @@ class LogReader:
                     found.append(Found(one.ts_ms, start, self._decision(one, start, line, number)))
 
     def _inside(self, line: bytes, said: Unmatched) -> Read:
-        inner = None if said is _TOO_LONG else unwrapped(line)
-        return said if inner is None else self._adapter.read(inner)
+        inner = None if said is _TOO_LONG else inside(line, self._programs)
+        return self._adapter.read(inner) if isinstance(inner, bytes) else inner or said
 
     def _identify(self, first: bytes) -> None:
         self._identity = hashlib.blake2b(digest_size=16)

@@ -84,7 +84,9 @@ class Tail:
             self._head, self._identity = head, None
         self._seen = state
         if not self._started:
-            self._reader.begin(os.pread(descriptor, min(HEAD_BYTES, self._position), 0))
+            size = min(HEAD_BYTES, self._position)
+            passed = os.pread(descriptor, size, self._position - size)
+            self._reader.begin(os.pread(descriptor, size, 0), passed if size < self._position else b"\n" + passed)
             self._started = True
         chunk = os.pread(descriptor, BLOCK_BYTES, self._position)
         self._position += len(chunk)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from penaltybox.producers.logs.checkpoint import Place
-from penaltybox.producers.logs.files import beginning, opened, readable
+from penaltybox.producers.logs.files import Damaged, beginning, first_bytes, opened
 from penaltybox.producers.logs.ordering import Ordering, descends
 from penaltybox.producers.logs.passage import SAMPLE_BYTES, stretches
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Decision
     from penaltybox.producers.logs.checkpoint import Checkpoint
     from penaltybox.producers.logs.files import Beginning
-    from penaltybox.producers.logs.passage import Common
+    from penaltybox.producers.logs.passage import Common, Stretch
 
 
 class _Placed(NamedTuple):
@@ -58,8 +58,8 @@ class _Log:
 
     def first_ms(self) -> int:
         """About when it begins; 0 when that is not seen at once."""
-        with opened(self._paths[0]) as stream, readable(self._paths[0]):
-            times = self._common.times(stream.read(SAMPLE_BYTES))
+        with opened(self._paths[0]) as stream:
+            times = self._common.times(first_bytes(stream, self._paths[0], SAMPLE_BYTES))
         return 0 if descends(times) else min(times, default=0)
 
     def peek(self) -> _Placed | None:
@@ -92,16 +92,22 @@ class _Log:
             self._files.append(file)
             progress.files += 1
             take_last = self._checkpoint.path is None  # a log that is still written may complete it
-            with opened(path) as stream:
-                for stretch in stretches(stream, path, self._common, start=file.offset, take_last=take_last):
-                    run = self._order.add(
-                        [_Placed(one.ts_ms, one.start, number, one.decision) for one in stretch.found]
-                    )
-                    file.offset = stretch.offset
-                    progress.late, self._order.late = progress.late + self._order.late, 0
-                    yield run
-                    self._common.report(progress)
+            try:
+                with opened(path) as stream:
+                    for stretch in stretches(stream, path, self._common, start=file.offset, take_last=take_last):
+                        yield self._sorted(number, stretch)
+                        self._common.report(progress)
+            except Damaged as error:
+                progress.damaged.append(str(error))
         yield self._order.rest()
+
+    def _sorted(self, number: int, stretch: Stretch) -> list[_Placed]:
+        """What is certain now to come before what is still to be read of the log."""
+        progress = self._common.progress
+        run = self._order.add([_Placed(one.ts_ms, one.start, number, one.decision) for one in stretch.found])
+        self._files[number].offset = stretch.offset
+        progress.late, self._order.late = progress.late + self._order.late, 0
+        return run
 
 
 class WholeLogs:
@@ -117,10 +123,10 @@ class WholeLogs:
         self._logs = [_Log(paths, common, checkpoint) for paths in logs]
 
     def decisions(self) -> Iterator[Decision]:
-        """All decisions, by time.
+        """All decisions, by time. Of a file that is damaged all that can be read; `Progress.damaged` tells of it.
 
         Raises:
-            ConfigurationError: a file cannot be read.
+            ConfigurationError: a file cannot be opened.
         """
         logs = self._logs
         heap = [(log.first_ms() if len(logs) > 1 else 0, number, False) for number, log in enumerate(logs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,6 +106,25 @@ async def test_following_waits_for_kafka(tmp_path: Path) -> None:
     await run
     assert len(told) == 2
     assert saved.read_bytes() != before
+
+
+async def test_a_damaged_log_of_a_folder_is_told_once(tmp_path: Path) -> None:
+    """Following goes on, with what could be read of it and with the others."""
+    kafka, told, stop, shared = _Kafka(), list[str](), asyncio.Event(), common()
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "other.gz").write_bytes(gzip.compress(lines(range(100, 5000)))[:-2000])
+    follower = Follower(folder, shared, checkpoint())
+    run = asyncio.create_task(
+        Delivery(lambda: kafka, checkpoint(), shared.progress, told.append).followed(follower, stop)
+    )
+    await wait_until(lambda: told, 30)
+    (folder / "error.log").write_bytes(lines([7]))
+    await wait_until(lambda: kafka.confirmed[-1:] == [7], 30)
+    stop.set()
+    await run
+    assert ["other.gz: cannot be read on" in sentence for sentence in told] == [True]
+    assert kafka.confirmed[:100] == list(range(100, 200))
 
 
 async def test_stopped_while_kafka_is_away_the_checkpoint_stays(tmp_path: Path) -> None:

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.adapters.registry import load
+from penaltybox.producers.logs.checkpoint import Checkpoint
 from penaltybox.producers.logs.files import logs_of
-from penaltybox.producers.logs.passage import stretches
+from penaltybox.producers.logs.follow import Follower
+from penaltybox.producers.logs.passage import Common, stretches
+from penaltybox.producers.logs.progress import Progress
 from penaltybox.producers.logs.whole import WholeLogs
+from tests.producers.adapters.reading_of import options
 from tests.producers.logs.nginx_logs import checkpoint, common, line, lines, number_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penaltybox.contracts.events import Decision
-    from penaltybox.producers.logs.checkpoint import Checkpoint
-    from penaltybox.producers.logs.passage import Common
 
 
 def _zstd() -> Any:
@@ -144,18 +147,90 @@ def test_invalid_bytes_and_other_lines_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
-def test_damaged_compressed_logs_are_a_sentence(tmp_path: Path, kind: str) -> None:
-    """What is cut off, or no file, is told as what it is."""
-    data = lines(range(5000))
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_a_damaged_log_all_is_read_that_can_be(tmp_path: Path, kind: str, backwards: bool) -> None:
+    """Cut off: its whole lines, then those of other files; a sentence; and the rest, when it is there after all."""
+    data = b"".join(line(number, "x" * (number * 7919 % 97)) for number in range(50_000)[:: -1 if backwards else 1])
     packed = gzip.compress(data) if kind == "gzip" else _zstd().compress(data)
-    (tmp_path / "error.log.1").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        _read(tmp_path / "error.log.1")
+    log, saved = tmp_path / "logs" / "error.log.1", tmp_path / "saved"
+    log.parent.mkdir()
+    log.write_bytes(packed[: len(packed) // 2])
+    (log.parent / "error.log").write_bytes(lines([50_001]))
+    shared = common()
+    found = [number_of(decision) for decision in _read(log.parent, shared, checkpoint(saved))]
+    assert found[-1] == 50_001
+    assert 10_000 < len(found) < 40_000
+    first = 50_000 - len(found) + 1 if backwards else 0
+    assert found[:-1] == list(range(first, first + len(found) - 1))
+    (sentence,) = shared.progress.damaged
+    assert f"log {log}: cannot be read on:" in sentence
+    log.write_bytes(packed)
+    shared = common()
+    later = [number_of(decision) for decision in _read(log.parent, shared, checkpoint(saved))]
+    assert shared.progress.damaged == []
+    assert later == (list(range(50_000)) if backwards else list(range(len(found) - 1, 50_000)))
+
+
+def test_a_log_whose_check_sum_is_wrong(tmp_path: Path) -> None:
+    """It is told, though all of its lines could be read; a beginning that is none is told too."""
+    packed = bytearray(gzip.compress(lines(range(100))))
+    packed[-5] ^= 1
+    (log := tmp_path / "error.log.gz").write_bytes(packed)
+    shared = common()
+    assert len(_read(log, shared)) == 100
+    assert "CRC" in shared.progress.damaged[0]
+    log.write_bytes(packed[:7])
+    shared = common()
+    assert _read(log, shared) == []
+    assert len(shared.progress.damaged) == 1
+
+
+def test_what_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    """A file, a folder without files."""
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         _read(tmp_path / "nothere.log")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigurationError, match="has no files"):
         _read(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, backwards: bool) -> None:
+    """The first line is read as the others are."""
+    data = lines(range(50)[:: -1 if backwards else 1])
+    (log := tmp_path / "error.log").write_bytes(b"\xef\xbb\xbf" + data)
+    shared, saved = common(), tmp_path / "saved"
+    assert [number_of(decision) for decision in _read(log, shared, checkpoint(saved))] == list(range(50))
+    assert shared.progress.unmatched.total() == 0
+    ids = [decision.id for decision in _read(log)]
+    log.write_bytes(log.read_bytes() + line(60))
+    assert [number_of(decision) for decision in _read(log, saved=checkpoint(saved))] == [60]
+    assert [decision.id for decision in _read(log)][:50] == ids
+
+
+def test_what_depends_on_the_line_before_is_as_without_a_restart(tmp_path: Path) -> None:
+    """Caddy's access log does not tell again what its rate limiter told before the place to go on at."""
+    limited, handled, other, _ = load("caddy").examples
+    saved = tmp_path / "saved"
+    (log := tmp_path / "caddy.log").write_bytes(other + b"\n" + limited + b"\n")
+    shared = Common(load("caddy"), options(), "caddy/1", Progress())
+    assert len(_read(log, shared, Checkpoint(saved, "caddy", "caddy/1"))) == 1
+    with log.open("ab") as more:
+        more.write(handled + b"\n" + handled + b"\n")
+    assert len(_read(log, shared, Checkpoint(saved, "caddy", "caddy/1"))) == 1
+    once = Follower(log, shared, Checkpoint(saved, "caddy", "caddy/1"))
+    assert once.poll(0) == []
+    with log.open("ab") as more:
+        more.write(limited + b"\n")
+    assert len(once.poll(1)) == 1
+    again = Checkpoint(None, "caddy", "caddy/1")
+    again.save(once.places())
+    once.close()
+    with log.open("ab") as more:
+        more.write(handled + b"\n")
+    after = Follower(log, shared, again)
+    assert after.poll(0) == []
+    after.close()
 
 
 def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
