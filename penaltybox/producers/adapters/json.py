@@ -50,7 +50,10 @@ def read_document(document: Mapping[str, Any], rules: tuple[Rule, ...], mapped: 
     """What a document says by the first rule that fits."""
     field = partial(_field, document)
     for rule in rules:
-        if all(_holds(field(at), values) for at, values in rule.match):
+        for at, values in rule.match:
+            if not _holds(_field(document, at), values):
+                break
+        else:
             return mapped.reading(rule, field)
     return _NO_RULE
 
@@ -68,6 +71,8 @@ def explain_document(document: Mapping[str, Any], rules: tuple[Rule, ...], mappe
 
 
 def _field(document: Mapping[str, Any], at: Field) -> Any:
+    if len(at) == 1:
+        return document.get(at[0])
     value: Any = document
     for key in at:
         if isinstance(value, dict):
@@ -80,6 +85,8 @@ def _field(document: Mapping[str, Any], at: Field) -> Any:
 
 
 def _holds(value: Any, wanted: frozenset[str]) -> bool:
+    if isinstance(value, str):
+        return value in wanted or _ANY in wanted
     if value is None:
         return False
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)

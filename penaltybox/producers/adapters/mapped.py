@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penaltybox.contracts.errors import shown
 from penaltybox.producers.adapters.choices import UNSET, number, status_of
+from penaltybox.producers.adapters.mapping import Value
 from penaltybox.producers.adapters.reading import Passed, Reading, Unmatched, label
 from penaltybox.producers.adapters.targets import Target
 from penaltybox.producers.adapters.times import Times
@@ -13,7 +14,8 @@ from penaltybox.producers.adapters.times import Times
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penaltybox.producers.adapters.mapping import Field, Rule, Value
+    from penaltybox.contracts.events import Reason
+    from penaltybox.producers.adapters.mapping import Field, Rule
     from penaltybox.producers.adapters.reading import Options
 
 _JUDGED: Final = ("deny", "challenge")
@@ -27,11 +29,23 @@ _NO_SUBJECT: Final = Unmatched("no subject, or one that cannot be true")
 _LEFT_OUT: Final = Passed("a value that the mapping leaves out")
 
 
+class _Fixed(NamedTuple):
+    """What a rule says of every line alike; None: what it says depends on the line."""
+
+    target: Target | None
+    scenario: str | None
+    enforced: bool | None
+    reason: Reason | None
+    """Of a refusal that has no reason of its own."""
+
+
 class Mapped:
     """Makes readings by rules."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._fixed: dict[int, _Fixed] = {}
+        """By the rule's identity: rules live as long as their adapter."""
         self._times = times = Times(options.zone, options.now_ms)
         self._written = {
             "rfc3339": times.rfc3339,
@@ -51,12 +65,13 @@ class Mapped:
         subjects = self._subjects(rule, fields)
         if not subjects:
             return _NO_SUBJECT
+        fixed = self._fixed.get(id(rule)) or self._fix(rule)
         reason = _of(rule.reason, fields)
         if reason is None and action in _JUDGED:
-            reason = "over_limit" if rule.violated and rule.reason.table is None else "unknown"
-        enforced = _of(rule.enforced, fields)
-        target = self._target(rule, fields)
-        numbers = {name: number(_of(value, fields)) for name, value in rule.numbers.items()}
+            reason = fixed.reason
+        enforced = _enforced(_of(rule.enforced, fields)) if fixed.enforced is None else fixed.enforced
+        target = self._target(rule, fields, fixed) if fixed.target is None else fixed.target
+        numbers = {name: number(_of(value, fields)) for name, value in rule.numbers.items()} if rule.numbers else {}
         return Reading(
             ts_ms=ts_ms,
             action=action,
@@ -65,16 +80,24 @@ class Mapped:
             subjects=subjects,
             scenario=target.scenario,
             route=target.route,
-            enforced=str(enforced).lower() not in ("false", "0", "no"),
-            attrs=_attrs(rule, fields),
-            id=_id(rule, fields),
-            status=status_of(numbers.get("status")),
-            limit=numbers.get("limit"),
-            window_s=numbers.get("window_s"),
-            remaining=numbers.get("remaining"),
-            retry_after_s=numbers.get("retry_after_s"),
-            count=min(max(numbers.get("count") or 1, 1), _MOST_COUNT),
+            enforced=enforced,
+            attrs=_attrs(rule, fields) if rule.attrs else {},
+            id="" if rule.id is None else _id(rule.id, fields),
+            **_numbers(numbers) if numbers else {},
         )
+
+    def _fix(self, rule: Rule) -> _Fixed:
+        scenario = None if rule.scenario.field else label(_text(rule.scenario.constant))
+        template = rule.route.get("template", Value()).constant or ""
+        asked = "line" in rule.route or "path" in rule.route
+        always = scenario is not None and not asked
+        found = self._fixed[id(rule)] = _Fixed(
+            Target(template, scenario or self._options.targets.unknown.scenario) if always else None,
+            scenario,
+            None if rule.enforced.field else _enforced(rule.enforced.constant),
+            "over_limit" if rule.violated and rule.reason.table is None else "unknown",
+        )
+        return found
 
     def explain(self, rule: Rule, fields: Callable[[Field], Any]) -> str:
         """What a rule that fits has found for time and subjects, and what it wanted."""
@@ -106,7 +129,7 @@ class Mapped:
             found[dimension] = made
         return found
 
-    def _target(self, rule: Rule, fields: Callable[[Field], Any]) -> Target:
+    def _target(self, rule: Rule, fields: Callable[[Field], Any], fixed: _Fixed) -> Target:
         targets, route = self._options.targets, {name: _text(_of(value, fields)) for name, value in rule.route.items()}
         if "line" in route:
             target = targets.of_line(route["line"])
@@ -114,7 +137,7 @@ class Mapped:
             target = targets.of(route.get("method", "GET"), route["path"])
         else:
             target = Target(route.get("template", ""), targets.unknown.scenario)
-        scenario = label(_text(_of(rule.scenario, fields)))
+        scenario = label(_text(_of(rule.scenario, fields))) if fixed.scenario is None else fixed.scenario
         return Target(target.route, scenario) if scenario else target
 
 
@@ -130,9 +153,24 @@ def _of(value: Value, fields: Callable[[Field], Any]) -> Any:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, str | int | float) else ""
+    return str(value) if isinstance(value, int | float) else ""
+
+
+def _enforced(value: Any) -> bool:
+    return value is None or str(value).lower() not in ("false", "0", "no")
+
+
+def _numbers(found: dict[str, int | None]) -> dict[str, Any]:
+    """The numbers of a reading; a count is at least one."""
+    return {
+        **found,
+        "status": status_of(found.get("status")),
+        "count": min(max(found.get("count") or 1, 1), _MOST_COUNT),
+    }
 
 
 def _attrs(rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
@@ -140,6 +178,6 @@ def _attrs(rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text and len(text.encode("utf-8", "replace")) <= _LONGEST_ID}
 
 
-def _id(rule: Rule, fields: Callable[[Field], Any]) -> str:
-    text = _text(fields(rule.id)) if rule.id is not None else ""
+def _id(at: Field, fields: Callable[[Field], Any]) -> str:
+    text = _text(fields(at))
     return text if text.isprintable() and len(text) <= _LONGEST_ID else ""

@@ -32,6 +32,7 @@ _FRACTIONS: Final = {
 }
 _SECONDS: Final = {f"{second:02}": second * 1000 for second in range(61)}  # a leap second is one
 _DAY_MS: Final = 86_400_000
+_HOUR_MS: Final = 3_600_000
 _APACHE: Final = re.compile(r"(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d):(\d\d) ([+-])([01]\d|2[0-3])([0-5]\d)", re.ASCII)
 _NGINX: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)", re.ASCII)
 _RFC3339: Final = re.compile(
@@ -53,6 +54,8 @@ class Times:
         self._zone = zone
         self._now_ms = now_ms
         self._last_ms = 0
+        self._hour, self._year = -1, 0
+        """An hour, and the year that it is in."""
         self._text = ""
         self._text_ms: int | None = None
         """What `nginx` read last: many lines have one second."""
@@ -121,8 +124,10 @@ class Times:
         name, day, hour, minute, second = match.groups()
         month = _MONTHS.get(name, 0)
         now_ms = self._now_ms() if callable(self._now_ms) else self._now_ms
-        this_year = datetime.fromtimestamp(now_ms / 1000, self._zone).year
-        for year in range(this_year + 1, this_year - 9, -1):  # nine: the 29th of February is eight years off at most
+        current = now_ms // _HOUR_MS
+        if current != self._hour:
+            self._hour, self._year = current, datetime.fromtimestamp(now_ms / 1000, self._zone).year
+        for year in range(self._year + 1, self._year - 9, -1):  # nine: the 29th of February is eight years off at most
             key = f"{year} {text[:12]}"
             known = self._minutes.get(key) or self._minute(
                 key, str(year), month, day.strip() or "0", hour, minute, self._zone
