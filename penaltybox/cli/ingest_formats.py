@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from zoneinfo import ZoneInfo
@@ -53,6 +54,15 @@ class FormatGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Its own commands, then the formats."""
         return [*(name for name in super().list_commands(ctx) if name != TEMPLATE), *SUMMARIES]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Says which there are, instead of only that one is not there."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            near = get_close_matches(args[0], names)
+            wanted = f"wanted {' or '.join(near)}?" if near else f"wanted one of {', '.join(names)}"
+            raise ConfigurationError(f"ingest: got {args[0]!r}, {wanted}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """One of its own, or the shared one under a format's name."""

@@ -190,6 +190,8 @@ def test_a_line_is_explained() -> None:
         (["nginx-error", "x", "--lateness", "soon"], "--lateness: got 'soon'"),
         (["nginx-error", "x", "--map", "/a"], "--map: got '/a'"),
         (["FORMAT", "x"], "format: got 'FORMAT', wanted one of"),
+        (["nginx-eror", "x"], "got 'nginx-eror', wanted nginx-error"),
+        (["nothing", "x"], "got 'nothing', wanted one of formats, combined, nginx-error"),
     ],
 )
 def test_what_makes_no_sense_is_a_sentence(arguments: list[str], sentence: str) -> None:

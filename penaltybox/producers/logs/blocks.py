@@ -11,6 +11,8 @@ BLOCK_BYTES: Final = 1 << 20
 LONGEST_LINE: Final = 1 << 20
 """A longer line is cut here; formats refuse it by their own, smaller bound."""
 
+_HOLE: Final = b"\x00"
+
 
 class Block(NamedTuple):
     """Whole lines, newlines between them, and where they begin and end in the (decompressed) log, in bytes."""
@@ -43,6 +45,8 @@ class Splitter:
             yield self._cut(self._held, len(self._held) + self._dropped + newline)
             self._held, self._dropped, chunk = b"", 0, chunk[newline:]
         data = self._held + chunk if self._held else chunk
+        if data.startswith(_HOLE):
+            data = self._without_hole(data)
         cut = data.rfind(b"\n") + 1
         self._held = data[cut:]
         if cut:
@@ -50,6 +54,12 @@ class Splitter:
         if len(self._held) > LONGEST_LINE:
             self._dropped = len(self._held) - LONGEST_LINE
             self._held = self._held[:LONGEST_LINE]
+
+    def _without_hole(self, data: bytes) -> bytes:
+        """What follows a hole, which whoever truncates a log under a writer that goes on where it was leaves behind."""
+        line = data.lstrip(_HOLE)
+        self.complete += len(data) - len(line)
+        return line
 
     def rest(self) -> Block | None:
         """The last line, if it has no newline: for a log that will not grow."""

@@ -52,7 +52,8 @@ class Places:
         ]
         here = [p for p in same if (p.identity.device, p.identity.inode) == (found.device, found.inode)]
         empty = self._empty.get((found.device, found.inode))
-        return max((place.offset for place in here or same), default=None if empty is None else 0)
+        known = here or (same if found.data.strip(b"\x00") else [])  # a hole is no beginning to know a log by
+        return max((place.offset for place in known), default=None if empty is None else 0)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,3 +63,14 @@ def test_a_line_without_end_is_cut() -> None:
     found = list(splitter.feed(b"end\nnext\n"))
     assert [len(block.data) for block in found] == [LONGEST_LINE, 4]
     assert found[1] == Block(5 * LONGEST_LINE + 4, b"next", 5 * LONGEST_LINE + 9)
+
+
+def test_a_hole_is_no_part_of_a_line() -> None:
+    """NULs before a line, as a truncation leaves them, however many, take neither memory nor the line behind them."""
+    for hole in (1, 5000, 3 * LONGEST_LINE):
+        splitter = Splitter()
+        data = b"\x00" * hole + b"one\ntwo\n"
+        found = [block for at in range(0, len(data), 1 << 16) for block in splitter.feed(data[at : at + (1 << 16)])]
+        assert [(start - hole, line) for start, line in _placed(found)] == [(0, b"one"), (4, b"two")]
+        assert splitter.complete == len(data)
+    assert [line for _, line in _placed(list(Splitter().feed(b"a\x00b\n")))] == [b"a\x00b"]

@@ -154,6 +154,23 @@ def test_an_archive_that_takes_the_place_of_one_that_was_read(log: Path) -> None
     watch.follower.close()
 
 
+def test_truncated_under_a_writer_that_goes_on_where_it_was(log: Path) -> None:
+    """It leaves a hole at the beginning: the lines behind it are read, and another log with a hole is another log."""
+    log.write_bytes(lines(range(30)))
+    watch = _Watch(log.parent)
+    assert watch.new() == list(range(30))
+    with log.open("r+b") as writer:
+        writer.truncate(0)
+        writer.seek(2000)
+        writer.write(lines([40]))
+    assert watch.new() == [40]
+    with log.with_name("other.log").open("wb") as writer:
+        writer.seek(1500)
+        writer.write(lines([50]))
+    assert watch.new() == [50]
+    watch.follower.close()
+
+
 def test_a_folder_and_its_new_files(log: Path) -> None:
     """All files, also new ones, in folders below, and compressed ones when they have settled; copies only once."""
     log.write_bytes(lines([1]))
