@@ -177,7 +177,8 @@ def import_(
 ) -> None:
     """List everything in a file: one entry a line, CSV with a header entry,until,note, or fail2ban's ignoreip lines.
 
-    Lines that are none are told with their numbers, the others are listed; the exit code is 1 then.
+    Lines that are none are told with their numbers, the others are listed; the exit code is 1 then. What stands there
+    until the same time with the same note is left alone, so importing a file again changes, and records, nothing.
 
         penaltybox allow import offices.csv --reason "offices, ticket 4711" --dry-run
     """
@@ -189,28 +190,39 @@ def import_(
     )
     new = {name: Allowed(one.until if one.until is not None else end, one.note or why, who)
            for name, one in entries.items()}  # fmt: skip
+    there = asyncio.run(_allowed(values)) if new else {}
+    kept = {name: value for name, value in new.items() if name in there and _alike(there[name], value)}
+    new = {name: value for name, value in new.items() if name not in kept}
     hidden = 0
-    if new and not dry_run:
+    if (new or kept) and not dry_run:
         with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
             task = bar.add_task("entries", total=len(new))
             hidden = asyncio.run(
                 change_allowlist(
-                    values, policy_now(policy_file, values), new, (), actor=who, reason=why,
+                    values, policy_now(policy_file, values), new, (), actor=who, reason=why, kept=kept,
                     progress=lambda done: bar.update(task, completed=done),
                 )
             )  # fmt: skip
     if as_json:
-        print_json({"listed": 0 if dry_run else len(new), "would_list": len(new), "hidden": hidden,
-                    "wrong": [{"line": line, "says": says} for line, says in wrong]})  # fmt: skip
+        print_json({"listed": 0 if dry_run else len(new), "would_list": len(new), "already": len(kept),
+                    "hidden": hidden, "wrong": [{"line": line, "says": says} for line, says in wrong]})  # fmt: skip
     else:
         for line, says in wrong[:_ERRORS_SHOWN]:
             err.print(f"{file}:{line}: {says}", markup=False)
         if len(wrong) > _ERRORS_SHOWN:
             err.print(f"… and {len(wrong) - _ERRORS_SHOWN:,} more lines that are no entry")
         verb = "would be" if dry_run else "are"
-        out.print(f"{len(new):,} entries {verb} allowlisted, {hidden:,} blocks hidden, {len(wrong):,} lines left out.")
+        out.print(
+            f"{len(new):,} entries {verb} allowlisted, {len(kept):,} were already, {hidden:,} blocks hidden, "
+            f"{len(wrong):,} lines left out."
+        )
     if wrong:
         raise typer.Exit(1)
+
+
+def _alike(there: Allowed, wanted: Allowed) -> bool:
+    """Whether an entry stands there as it is wanted, by whomever."""
+    return (there.until, there.note) == (wanted.until, wanted.note)
 
 
 class Covering(NamedTuple):

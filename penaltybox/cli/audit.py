@@ -61,7 +61,11 @@ def audit(
 
 
 async def _gather(values: Settings, since_ms: int) -> list[Deed]:
-    """From everywhere; what does not answer is told."""
+    """From everywhere; what does not answer is told.
+
+    Raises:
+        StoreUnavailable: neither ClickHouse nor Kafka answers: an empty list would be taken for an answer.
+    """
     from penaltybox.processors.deeds import stored_steps, told_changes, told_steps
     from penaltybox.sinks.clickhouse.client import ClickHouse
 
@@ -81,9 +85,9 @@ async def _gather(values: Settings, since_ms: int) -> list[Deed]:
             # Beside ClickHouse too: what it has not got yet is on the topic.
             deeds += await told_steps(values, since_ms)
     except StoreUnavailable as error:
-        err.print(
-            f"{'Changes of lists, quotas and policies are' if stored else 'Much is'} missing: {error}", markup=False
-        )
+        if not stored:
+            raise StoreUnavailable(f"neither ClickHouse nor Kafka says who did what: {error}") from error
+        err.print(f"Changes of lists, quotas and policies are missing: {error}", markup=False)
     try:
         deeds += await _untold(values, since_ms)
     except StoreUnavailable as error:

@@ -81,6 +81,7 @@ async def tell(values: Settings, untold: Untold) -> bool:
 async def _tell(values: Settings, untold: Untold) -> None:
     from aiokafka.errors import KafkaError
 
+    from penaltybox.links.kafka import why_not
     from penaltybox.processors.announcements import kafka_sender
     from penaltybox.processors.untold import tell_untold
 
@@ -89,6 +90,6 @@ async def _tell(values: Settings, untold: Untold) -> None:
         await sender.start()
         await tell_untold(untold, sender, Topics.named(values.topic_prefix))
     except (KafkaError, OSError) as error:
-        raise StoreUnavailable(f"Kafka at {values.kafka} does not answer: {error}") from error
+        raise StoreUnavailable(f"Kafka at {values.kafka} {why_not(error)}") from error
     finally:
         await sender.stop()

@@ -127,6 +127,7 @@ async def change_allowlist(
     *,
     actor: str,
     reason: str,
+    kept: Mapping[str, Allowed] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Sets and removes entries of the allowlist, and hides or shows the blocks that this is about.
@@ -138,6 +139,7 @@ async def change_allowlist(
         remove: entries.
         actor: who.
         reason: why; stands in the records.
+        kept: entries that are there already: only the blocks that they are about are looked at.
         progress: gets the number of entries that are in force.
 
     Returns:
@@ -160,7 +162,11 @@ async def change_allowlist(
             await untold.commit([command], records, say=LISTS_CHANGED if number == len(steps) else "")
             done += len(records)
             progress(done)
-        about = [entry for field, value in add.items() if (entry := lists.entry(field, value)) is not None]
+        about = [
+            entry
+            for field, value in {**(kept or {}), **add}.items()
+            if (entry := lists.entry(field, value)) is not None
+        ]
         about += [entry for field in remove if (entry := lists.entry(field, Allowed())) is not None]
         changed = await _set_right(values, policy, link, about)
         await tell(values, untold)

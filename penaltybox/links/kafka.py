@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aiokafka.errors import ProducerClosed
+from aiokafka.errors import KafkaConnectionError, ProducerClosed
 
 from penaltybox.contracts.errors import ConfigurationError
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
 
 _LET_GO_S = 1.0
+
+
+def why_not(error: Exception) -> str:
+    """Why a cluster could not be spoken to, for the end of a sentence; the client writes addresses as Python does."""
+    return "does not answer" if isinstance(error, KafkaConnectionError) else f"does not answer: {error}"
 
 
 @dataclass(frozen=True, slots=True)

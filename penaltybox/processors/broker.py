@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from penaltybox.contracts.durations import format_duration, parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.links.kafka import why_not
 from penaltybox.processors.topic_ids import topic_ids
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
             await client.start()
         except (KafkaError, OSError) as error:
             raise StoreUnavailable(
-                f"Kafka at {connection.bootstrap} ({connection.security_protocol}) does not answer: {error}. "
+                f"Kafka at {connection.bootstrap} ({connection.security_protocol}) {why_not(error)}. "
                 "Check PENALTYBOX_KAFKA and the security settings."
             ) from error
         yield client

@@ -104,12 +104,18 @@ def test_a_dry_run_changes_nothing(desk: Desk) -> None:
 
 
 def test_many_entries_are_listed_in_seconds(desk: Desk) -> None:
-    """Twenty thousand, in chunks, each with its record; a restore and the audit have all of them."""
+    """Twenty thousand, in chunks, each with its record; a restore and the audit have all of them. Again: no record."""
     (desk.folder / "list").write_text("".join(f"user:u{number}\n" for number in range(20_000)))
     began = now_ms()
     desk.run("allow", "import", "list", *WHY)
     assert desk.redis("HLEN", f"{desk.prefix}:allow") == desk.redis("LLEN", f"{desk.prefix}:untold") == 20_000
     assert now_ms() - began < 20_000
+    again = desk.json("allow", "import", "list", *WHY)
+    assert (again["listed"], again["already"], again["hidden"]) == (0, 20_000, 0)
+    assert desk.redis("LLEN", f"{desk.prefix}:untold") == 20_000
+    (desk.folder / "list").write_text("entry,until\nuser:u1,2099-01-01\nuser:u2,\nuser:new,\n")
+    again = desk.json("allow", "import", "list", *WHY)
+    assert (again["listed"], again["already"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +132,11 @@ def test_what_cannot_be_listed(desk: Desk, arguments: tuple[str, ...], sentence:
     """Each is a sentence."""
     with pytest.raises((ConfigurationError, BadEvent), match=sentence):
         desk.run("allow", *arguments)
+
+
+def test_what_kafka_is_not_told_yet_is_said_in_plain_words(desk: Desk) -> None:
+    """Nothing of how a library writes an address; the entry is in force all the same."""
+    result = desk.result("allow", "add", "user:u1", *WHY)
+    said = " ".join(result.stderr.split())
+    assert "does not know of it yet: Kafka at 127.0.0.1:1 does not answer. The record is kept in Redis" in said
+    assert desk.json("allow", "check", "user:u1")["allowlisted"]

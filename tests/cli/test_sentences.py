@@ -36,6 +36,10 @@ WHY = ("--reason", "a test", "--actor", "ann")
         ["explain", "user:1"],
         ["pause", *WHY],
         ["resume", *WHY],
+        ["audit"],
+        ["audit", "--json"],
+        ["replay", "--source", "clickhouse"],
+        ["replay"],
     ],
     ids=" ".join,
 )
@@ -54,6 +58,8 @@ def test_a_server_that_is_away_is_a_sentence(arguments: list[str], tmp_path: Pat
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert "127.0.0.1:1" in said
     assert "Traceback" not in done.stderr
+    # Not in the words of the libraries.
+    assert not any(noise in said for noise in ("Pool", "AddressFamily", "Unable to bootstrap", "query_id"))
 
 
 @pytest.mark.parametrize("place", ["file", "proc"])

@@ -30,6 +30,8 @@ ANSWER_S: Final = 30
 PATIENT_S: Final = 300
 """For whoever asks for something large and has nothing else to do: reports, roll-ups."""
 RETRY_AFTER_MS: Final = 1000
+_LAYERS: Final = 8
+"""Of libraries, at most, that have wrapped a failure."""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_PORTS: Final = {"http": 8123, "https": 8443}
 # An asynchronous insert would be acknowledged before it is stored.
@@ -149,8 +151,9 @@ class ClickHouse:
 
     def _failure(self, error: Exception) -> StoreUnavailable:
         text = str(error).strip().splitlines()
+        says = _unreached(error) or (text[0] if text else repr(error))
         return StoreUnavailable(
-            f"ClickHouse at {mask_url(self._url)}, database {self.database}: {text[0] if text else repr(error)}. "
+            f"ClickHouse at {mask_url(self._url)}, database {self.database}: {says}. "
             "Check PENALTYBOX_CLICKHOUSE_URL and the user's rights; `penaltybox setup` creates database and tables.",
             RETRY_AFTER_MS,
         )
@@ -179,3 +182,15 @@ def _options(url: str, username: str, password: str, ca: str, answer_s: int) -> 
         "autogenerate_session_id": False,
         "tz_mode": "aware",
     } | ({"ca_cert": ca} if ca else {})
+
+
+def _unreached(error: BaseException) -> str:
+    """What the system said if there was no connection: the libraries wrap it in what only they can read."""
+    cause: BaseException | None = error
+    for _ in range(_LAYERS):
+        if cause is None:
+            return ""
+        if isinstance(cause, OSError) and cause.strerror:
+            return f"it cannot be reached: {cause.strerror}"
+        cause = cause.__cause__ or getattr(cause, "reason", None)
+    return ""
