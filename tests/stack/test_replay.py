@@ -189,6 +189,15 @@ async def test_topics_that_are_not_there(broker: Any, fresh_prefix: str) -> None
         await replayed(empty)
 
 
+async def test_a_range_without_records(broker: Any, fresh_prefix: str) -> None:
+    """Whoever mistakes a date reads in the sentence when there are records, before the range and after it."""
+    settings = await made(broker, fresh_prefix)
+    await publish(settings, households(50), None)
+    for from_ms, to_ms in ((now_ms() + 3_600_000, None), (86_400_000, 2 * 86_400_000)):
+        with pytest.raises(ConfigurationError, match=r"nothing to replay.* Its records are from 20\d\d-.* to 20"):
+            await replayed(settings, from_ms=from_ms, to_ms=to_ms, warm_up_ms=1000)
+
+
 async def test_several_processes(broker: Any, fresh_prefix: str) -> None:
     """Where every subject's events are in one partition, two processes find what one finds; the hash is the same."""
     settings = await made(broker, fresh_prefix)

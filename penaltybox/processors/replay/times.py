@@ -54,6 +54,11 @@ def parse_time(text: str, where: str, now_ms: int) -> int:
     return _ms(when)
 
 
+def lie(first_ms: int, last_ms: int) -> str:
+    """The sentence that says where the records of a source lie, when none of them lies in the range."""
+    return f"Its records are from {iso(first_ms)} to {iso(last_ms)}."
+
+
 def _ago(text: str, where: str, given: str) -> int:
     try:
         return parse_duration(text, where)

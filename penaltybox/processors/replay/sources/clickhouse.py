@@ -14,6 +14,7 @@ from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.subjects import decode_value
 from penaltybox.processors.replay.records import SLICE, Refusals
+from penaltybox.processors.replay.times import lie
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -80,7 +81,9 @@ class StoredEvents:
             window = self._window
             first = max(span["first"], window.start_ms if window.start_ms is not None else 0)
             end = min(span["last"] + 1, window.to_ms if window.to_ms is not None else span["last"] + 1)
-            self.total = end - first
+            if first >= end:
+                self.remarks.append(lie(span["first"], span["last"]))
+            self.total = max(0, end - first)
             for start in range(first, end, HOUR_MS):
                 bounds = {"a": start, "b": min(end, start + HOUR_MS)}
                 decisions = await asyncio.to_thread(self._clickhouse.rows, _DECISIONS, bounds)

@@ -6,12 +6,12 @@ Where the topics end is asked once, at the start; what is published during the r
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, StoreUnavailable
@@ -24,7 +24,7 @@ from penaltybox.processors.intake import judge_decisions, sightings
 from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.merge import Lane, released
 from penaltybox.processors.replay.records import SLICE, Refusals
-from penaltybox.processors.replay.times import iso
+from penaltybox.processors.replay.times import iso, lie
 from penaltybox.processors.topic_log import ANSWER_MS, end_offsets
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class TopicSource:
         """
         async with self._consumer("none") as consumer:
             await self._begin(consumer)
+            found = False
             lanes = [*self._lanes.values(), *self._by_hand()]
             while any(not lane.done or lane.records for lane in lanes):
                 await self._fill(consumer)
@@ -112,9 +113,26 @@ class TopicSource:
                 for first in range(0, len(ready), SLICE):
                     entries = self._entries(ready[first : first + SLICE])
                     if entries:
+                        found = True
                         yield entries
                     for _ in range(TURNS):
                         await asyncio.sleep(0)
+            if not found:
+                await self._tell_where(consumer)
+
+    async def _tell_where(self, consumer: Any) -> None:
+        """Where the records lie, if none of them lies in the window: the first and the last of each partition."""
+        decisions = [tp for tp in self._ends if tp.topic == self._topics.decisions]
+        stamps: list[int] = []
+        with suppress(KafkaError):  # it is for the reader's ease only
+            begins = await consumer.beginning_offsets(decisions)
+            for tp in decisions:
+                for offset in sorted({begins[tp], self._ends[tp] - 1}) if begins[tp] < self._ends[tp] else ():
+                    consumer.seek(tp, offset)
+                    fetched = await consumer.getmany(tp, timeout_ms=POLL_MS)
+                    stamps += [record.timestamp for records in fetched.values() for record in records[:1]]
+        if stamps:
+            self.remarks.append(lie(min(stamps), max(stamps)))
 
     @property
     def ends(self) -> dict[tuple[str, int], int]:

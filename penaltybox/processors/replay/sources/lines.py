@@ -14,7 +14,7 @@ from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Outcome
 from penaltybox.processors.intake import judge_decisions, sightings
 from penaltybox.processors.replay.records import SLICE, Refusals
-from penaltybox.processors.replay.times import iso
+from penaltybox.processors.replay.times import lie
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -82,8 +82,7 @@ class Lines:
     def _tell_left_out(self) -> None:
         """Where the records lie, if none of them lies in the window."""
         if not self._clock and self._left_out is not None:
-            first, last = map(iso, self._left_out)
-            self.remarks.append(f"Its records are from {first} to {last}.")
+            self.remarks.append(lie(*self._left_out))
 
     def _labels(self) -> list[Entry]:
         after = sorted(self._after, key=lambda one: one[0].ts)
