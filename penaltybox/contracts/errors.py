@@ -16,7 +16,10 @@ def shown(value: object) -> str:
 
     A few aliases in YAML make a list that has billions of parts.
     """
-    text = _brief.repr(value)
+    try:
+        text = _brief.repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python refuses to write
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Label
+from penaltybox.contracts.listing import as_range
 from penaltybox.contracts.policy import (
     AllowEntry,
     BreakerPolicy,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _POINTS: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 DEFAULT_RUNGS: Final = ["warn", "5m", "1h", "permanent"]
+MAX_RUNGS: Final = 100
 CHALLENGE: Final = "challenge"
 _SECTIONS: Final = (
     "limits", "scenarios", "plans", "rules", "ladder", "score", "shared_ip", "trust", "allow", "breaker",
@@ -83,10 +85,13 @@ def _ladder(node: Node) -> LadderPolicy:
     node.mapping(("rungs", "warn", "forgive", "memory", "caps", "jitter"))
     warn_ms = node.duration("warn", "10m")
     rungs: list[Rung] = []
-    for item in node.child("rungs", DEFAULT_RUNGS).items():
+    rungs_node = node.child("rungs", DEFAULT_RUNGS)
+    for item in rungs_node.items():
+        if len(rungs) == MAX_RUNGS:
+            raise rungs_node.error("more", f"a ladder of at most {MAX_RUNGS} rungs")
         rungs.append(_rung(item, warn_ms, rungs))
     if not rungs:
-        raise node.child("rungs", []).error("an empty list", "at least one rung, e.g. [warn, 5m, 1h, permanent]")
+        raise rungs_node.error("an empty list", "at least one rung, e.g. [warn, 5m, 1h, permanent]")
     names = [rung.name for rung in rungs]
     caps_node = node.child("caps", {"ip": "1h" if "1h" in names else CHALLENGE, "login_name": CHALLENGE})
     caps: dict[str, str] = {}
@@ -167,10 +172,12 @@ def _trust(node: Node) -> TrustPolicy:
             raise points_node.error(label, f"an outcome label: {', '.join(get_args(Label))}")
         points[label] = points_node.integer(label, None, least=-1000, most=1000)
     multipliers_node = node.child("multipliers", {4: 150, 10: 200})
-    multipliers = []
+    multipliers: list[tuple[int, int]] = []
     for key, value in multipliers_node.pairs():
         if not _POINTS.fullmatch(key):
             raise multipliers_node.error(key, "points: percent of the normal quota, e.g. {-10: 50, 4: 150}")
+        if int(key) in dict(multipliers):
+            raise multipliers_node.error(key, "each number of points once")
         multipliers.append((int(key), value.whole(least=1, most=10_000)))
     return TrustPolicy(
         points=points,
@@ -190,10 +197,9 @@ def _allow(node: Node) -> AllowEntry:
         raise node.error(node.value, "one of subject or cidr")
     if node.has("cidr"):
         cidr = node.child("cidr", "")
-        try:
-            network = ipaddress.ip_network(cidr.text(), strict=False)
-        except ValueError as error:
-            raise cidr.error(cidr.value, "a range such as 203.0.113.0/24 or 2001:db8::/32") from error
+        network = as_range(cidr.text()) or as_range(f"{cidr.value}/{128 if ':' in cidr.value else 32}")
+        if network is None or cidr.value.startswith("ip:"):
+            raise cidr.error(cidr.value, "a range such as 203.0.113.0/24 or 2001:db8::/32")
         return AllowEntry(cidr=str(network), until=until, note=note)
     subject = node.child("subject", "")
     try:

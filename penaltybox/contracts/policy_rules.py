@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy_yaml import Node
 
 _RULE_KEYS: Final = ("on", "count", "distinct", "n", "window", "when", "then", "shadow")
+_NO_NAMES: Final = ("", "hand")
 _WHEN_KEYS: Final = ("action", "reason", "scenario", "route", "source", "violated")
 _WHOLE: Final = 100
 _VIRTUAL: Final = ("scenario", "route")
@@ -37,6 +38,8 @@ def read_rules(node: Node, ladder: LadderPolicy, limits: Limits) -> tuple[Rule, 
 
 def _rule(name: str, node: Node, ladder: LadderPolicy, limits: Limits) -> Rule:
     node.mapping(_RULE_KEYS)
+    if name in _NO_NAMES:
+        raise node.error(f"the name {name!r}", "a name of its own: penalties by hand are known by `hand`")
     on = node.child("on", None)
     on.dimensions(on.text())
     counted = node.has("count")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 1 << 20
 """A policy is written by people; pure Python reads about as much YAML in ten seconds."""
+MAX_VALUES: Final = MAX_BYTES // 4
+"""More values than that are aliases of aliases."""
 
 
 def read_policy_text(path: Path, name: str) -> str:
@@ -46,14 +48,18 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key.start_mark)
-            if key.value in seen:
+            meant = {key.value}
+            if key.tag != _MERGE:  # 4, 0x4 and "4" are one key to those who read it
+                meant.add(str(self.construct_object(key)))
+            if meant & seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
                 )
-            seen.add(key.value)
+            seen |= meant
         return super().construct_mapping(node, deep)
 
 
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _BOOL = "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
     first: [pair for pair in pairs if pair[0] != _BOOL] for first, pairs in _Loader.yaml_implicit_resolvers.items()
@@ -70,7 +76,7 @@ def read_yaml(text: str, name: str) -> object:
     if len(text) > MAX_BYTES:
         raise ConfigurationError(f"{name}: got {len(text):,} characters, wanted a policy of at most {MAX_BYTES:,}")
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     except (LookupError, AttributeError, TypeError, OverflowError) as error:
@@ -78,6 +84,20 @@ def read_yaml(text: str, name: str) -> object:
         raise ConfigurationError(f"{name}: a value does not fit its !!tag ({error!r}); leave the tag out") from error
     except RecursionError as error:
         raise ConfigurationError(f"{name}: nested too deeply to be a policy") from error
+    if _is_bomb(document):
+        raise ConfigurationError(f"{name}: its aliases (*name) make more than {MAX_VALUES:,} values of it")
+    return document
+
+
+def _is_bomb(document: object) -> bool:
+    """Whether aliases make far more values of a document than a file of its size could spell out."""
+    waiting, values = [document], 0
+    while waiting and values <= MAX_VALUES:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        waiting += inner
+        values += len(inner)
+    return values > MAX_VALUES
 
 
 class Node:

@@ -211,8 +211,8 @@ def canonical_ip(text: str, ipv6_prefix: int = 64) -> str:
             return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, text))
         packed = socket.inet_pton(socket.AF_INET6, text)
     except OSError as error:
-        if ":" in text and text.endswith(f"/{ipv6_prefix}"):
-            return canonical_ip(text.rsplit("/", 1)[0], ipv6_prefix)  # already canonical
+        if ":" in text and text.endswith(f"/{ipv6_prefix}") and text.count("/") == 1:
+            return canonical_ip(text.partition("/")[0], ipv6_prefix)  # already canonical
         raise BadEvent("bad_ip", f"subject 'ip': got {text[:64]!r}, wanted an IPv4 or IPv6 address") from error
     if packed.startswith(_MAPPED_PREFIX):
         return socket.inet_ntop(socket.AF_INET, packed[12:])

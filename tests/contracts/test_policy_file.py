@@ -194,6 +194,12 @@ MISTAKES = [  # what, YAML, where, got, wanted
         "zone",
     ),
     ("allow until when", "allow: [{cidr: 1.2.3.0/24, until: tomorrow}]", "allow[0].until", "tomorrow", "zone"),
+    ("allow twice a prefix", "allow: ['ip:::1/64/64']", "allow[0].subject", "::1/64/64", "an IPv4 or IPv6 address"),
+    ("allow a zone", "allow: [{cidr: 'fe80::1%eth0/64'}]", "allow[0].cidr", "%eth0", "such as"),
+    ("a number twice", "trust: {multipliers: {4: 150, 0x4: 200}}", "policy", "'0x4' stands twice", "line 1"),
+    ("points twice", "trust: {multipliers: {4: 150, '04': 200}}", "trust.multipliers", "04", "once"),
+    ("rule of a hand", RULE.replace("{r:", "{hand:"), "rules.hand", "'hand'", "a name of its own"),
+    ("rule without a name", RULE.replace("{r:", "{'':"), "rules", "''", "a name of its own"),
     ("breaker share 0", "breaker: {share: 0}", "breaker.share", "0", "from 1"),
     (
         "limit without window",
@@ -298,6 +304,19 @@ def test_a_listed_address_is_found_however_much_of_it_counts(listed: str, prefix
     subject = Canonicaliser(prefix).subject("ip", address)
     assert Allowlist(policy.allow).covers(subject, 1)
     assert not Allowlist(policy.allow).covers(Canonicaliser(prefix).subject("ip", "2001:db8:1::7"), 1)
+
+
+def test_an_ipv4_range_written_as_ipv6_is_that_range() -> None:
+    """A proxy's log shows ::ffff:203.0.113.7; its range, listed as it shows it, is found too."""
+    policy = parse_policy("allow: [{cidr: '::ffff:203.0.113.0/120'}]")
+    assert Allowlist(policy.allow).covers(Canonicaliser().subject("ip", "203.0.113.7"), 1)
+
+
+def test_a_mapping_may_be_merged() -> None:
+    """YAML's `<<` takes over what another rule says; what stands beside it wins."""
+    base = "{on: user, count: 3, window: 1m, then: step}"
+    policy = parse_policy(f"rules: {{a: &a {base}, b: {{<<: *a, count: 4}}}}")
+    assert [rule.n for rule in policy.rules] == [3, 4]
 
 
 def test_what_the_limiter_is_told() -> None:

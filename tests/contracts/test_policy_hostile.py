@@ -89,6 +89,16 @@ def aliases(depth: int) -> str:
         "allow: &a [*a]",
         "trust: {multipliers: {'²': 150}}",
         "ladder: {rungs: ['٣m']}",
+        "ladder: {jitter: 0x" + "f" * 50_000 + "}",
+        "ladder: {jitter: 1" + ":59" * 5000 + "}",
+        "limits:\n  a: &a {"
+        + ", ".join(f"d{n}: &d [{', '.join(['x'] * 100)}]" for n in range(9))
+        + "}\n"
+        + "\n".join(
+            f"  s{n}: &s{n} {{{', '.join(f'd{m}: {inner}' for m in range(99))}}}"
+            for n, inner in enumerate(["*a", "*s0", "*s1", "*s2"])
+        ),
+        "ladder: {rungs: [" + ", ".join(["5m"] * 10_000) + "]}",
         "a: " + "[" * 5000,
         "# " + "x" * (1 << 20),
     ],
