@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,17 +26,18 @@ if TYPE_CHECKING:
     from penaltybox.producers.adapters.reading import Options, Read
     from penaltybox.producers.adapters.targets import Target
 
-_TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _COMMON: Final = Form(
     ("client address", r"(\S++) "),
     ("identity", r"- "),
     ("user", r".*? "),
     ("time", r"\[(\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "),
-    ("request", r'"([^"\\]*+(?:\\.[^"\\]*+)*+)" '),
+    ("request", r'"(.*?)" '),  # the query as the client wrote it: quotes, and over HTTP/2 blanks, are not escaped
     ("status", r"(\d+|-) "),
     ("bytes", r"(?:\d+|-)"),
-    ("referer, agent, number, router", rf'(?: {_TEXT} {_TEXT} (?:\d+|-) "([^"]*)".*)?.*'),
+    # The last of them: what stands before is the client's, and not escaped either.
+    ("referer, agent, number, router", r'(?: ".*" (?:\d+|-) "([^"]*)" "[^"]*" \d+ms)?.*'),
 )
+_ANSWER: Final = re.compile(r'" (\d{3}) (?:\d+|-) "', re.ASCII)
 _NO_LINE: Final = Unmatched("not a line of Traefik's access log")
 _NO_JSON: Final = Unmatched("not JSON with StartUTC, ClientAddr and DownstreamStatus")
 
@@ -91,12 +93,19 @@ class Traefik(Adapter):
         return self._reading(client, ts_ms, status_of(found.status), known(found.router), target)
 
     def _text(self, line: bytes) -> Read:
-        match = _COMMON.match(decoded(line))
+        text = decoded(line)
+        match = _COMMON.match(text)
         if match is None:
             return _NO_LINE
-        client, time, request, status, router = match.groups()
+        client, time, request, code, router = match.groups()
+        status = status_of(code)
+        if status not in self._refusals:
+            # A client may have written an answer into its request. It hides none of its own by that.
+            others = map(int, _ANSWER.findall(text, match.start(4)))
+            hidden = next((other for other in others if other in self._refusals), None)
+            status, router = (status, router) if hidden is None else (hidden, "")
         target = self._options.targets.of_line(request)
-        return self._reading(client, self._times.apache(time), status_of(status), known(router), target)
+        return self._reading(client, self._times.apache(time), status, known(router), target)
 
     def _reading(self, client: str, ts_ms: int | None, status: int | None, router: str, target: Target) -> Read:
         if status is None:

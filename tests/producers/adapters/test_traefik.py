@@ -58,6 +58,10 @@ DENIED = "deny over_limit ip:shop@file | ip=203.0.113.7 | 429 | GET /cart/{n}"
         (_common("203.0.113.7, 10.0.0.1 - -"), "unmatched: not a line of Traefik's access log"),
         (_common("host.example - -"), "unmatched: the client is no address"),
         (_common(status="-"), "passed: a connection that ended before an answer"),
+        (_common().replace("?x=1", '?x="a"\\'), DENIED),  # Traefik escapes nothing of a query
+        (_common().replace("?x=1", '?x=1 HTTP/2.0" 200 5 "-" "-" 1 "r" "-" 0ms'),
+         "deny over_limit ip:status_429 | ip=203.0.113.7 | 429 | GET /cart/{n}"),
+        (_common(agent='" 1 "r" "-" 0ms" 429 5 "-'), DENIED),
         (_common().replace("17/May", "32/May"), "unmatched: no time, or one that does not exist"),
     ],
 )  # fmt: skip
