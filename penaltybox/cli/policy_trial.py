@@ -129,12 +129,18 @@ def _replayed(job: Job, *, quiet: bool) -> tuple[Result, list[Share]]:
     from penaltybox.cli.replay import progress
     from penaltybox.cli.replay_diff import finish, make_diff
     from penaltybox.cli.replay_job import run_job
+    from penaltybox.processors.replay.loop import NothingThereError
 
     diff = make_diff(job)
     census = Census(diff.comparison if diff is not None else None)
     try:
         with kafka_errors(job.settings), progress(quiet=quiet) as report:
             result = asyncio.run(run_job(job, report=report, observer=census))
+    except NothingThereError as error:
+        raise ConfigurationError(
+            f"policy apply: there is no traffic to try it on: {error.where} has none in that time. --last 7d tries "
+            "it on more of the topics, --source FILE on a file; --no-replay applies it without."
+        ) from error
     except (ConfigurationError, StoreUnavailable) as error:
         raise ConfigurationError(
             f"policy apply: it could not be tried on recorded traffic: {error} --no-replay applies it without."

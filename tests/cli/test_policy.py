@@ -163,6 +163,14 @@ def test_the_first_policy_is_tried_with_its_limits(call: Callable[..., Any], tmp
     )
 
 
+def test_there_is_no_traffic_yet(call: Callable[..., Any], tmp_path: Path) -> None:
+    """Whoever applies the first policy of a new installation reads what to say instead, in words of this command."""
+    (tmp_path / "traffic.jsonl").write_text("\n")
+    with pytest.raises(ConfigurationError, match=r"no traffic to try it on: traffic\.jsonl.* --no-replay") as caught:
+        call("apply", "policy.yaml", *WHY, "--yes", "--source", "traffic.jsonl")
+    assert "--from" not in str(caught.value)
+
+
 def test_the_first_policy_bans_everybody(call: Callable[..., Any], tmp_path: Path) -> None:
     """Denials that other limits made stay what they were, so its rules are judged by them."""
     lines = [encode(denial(n, user=f"u{n % 50}")) for n in range(100)]

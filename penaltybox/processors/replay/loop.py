@@ -35,6 +35,14 @@ _STEP_S: Final = 0.2
 """With pacing: recorded time is let go in steps of so much real time."""
 
 
+class NothingThereError(ConfigurationError):
+    """There is nothing in the window; `where`: in which source."""
+
+    def __init__(self, sentence: str, where: str) -> None:
+        super().__init__(sentence)
+        self.where = where
+
+
 class Done(NamedTuple):
     """A slice that was stepped, or a part of one; `counted` False in the warm-up."""
 
@@ -245,7 +253,10 @@ class Replay:
     def _result(self, seconds: float) -> Result:
         reading, counts, window = self._reading, self._counts, self._window
         if not counts.records and not self._may_be_empty:
-            raise ConfigurationError(_nothing(reading, counts, window))
+            sentence = _nothing(reading, counts, window)
+            if reading.refused.reasons:
+                raise ConfigurationError(sentence)
+            raise NothingThereError(sentence, reading.title)
         sides = {
             side: self._tallies[side].result(world.versions, world.limiter.counts if world.limiter else None)
             for side, world in self._worlds.items()
