@@ -72,6 +72,19 @@ async def test_a_file_follows(tmp_path: Path) -> None:
         await wait_until(lambda: file.read_text() == "192.0.2.1/32 deny;\n", what="the list from memory")
 
 
+async def test_what_somebody_else_changed_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From time to time the list is made from the beginning, and the target given all of it."""
+    monkeypatch.setattr("penaltybox.cli.enforcement.WHOLE_S", 0.2)
+    file, source = tmp_path / "list", Queue()
+    async with enforcing(source, ListFile(file, "plain"), tmp_path / "memory"):
+        source.say(Line("resync"), Line("add", "subject", "ip:192.0.2.1", DENY), Line("synced", cursor="e-1"))
+        await wait_until(lambda: file.exists() and file.read_text() == "192.0.2.1\n", what="the list")
+        file.write_text("0.0.0.0/0\n")
+        await wait_until(lambda: file.read_text() == "192.0.2.1\n", 30, "the list again")
+        source.say(Line("add", "subject", "ip:192.0.2.0", DENY, "e-2"))
+        await wait_until(lambda: file.read_text() == "192.0.2.0\n192.0.2.1\n", 30, "both, in their order")
+
+
 async def test_a_program_that_fails_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A command that failed is run again although the file is as it should be; the same failure is logged once."""
     file, flag = tmp_path / "list", tmp_path / "flag"

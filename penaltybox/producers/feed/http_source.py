@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _PATH: Final = "/v1/blocks/stream"
 _LIMIT: Final = 1 << 20
+_LARGEST_CHUNK: Final = 16 << 20
 _PORTS: Final = {"http": 80, "https": 443}
 _CONNECT_S: Final = 10.0
 _PIECE: Final = 65_536
@@ -56,6 +57,8 @@ class HttpSource:
             rest = b""
             while piece := await (_chunk(reader) if chunked else reader.read(_PIECE)):
                 whole, end, rest = (rest + piece).rpartition(b"\n")
+                if len(rest) > _LIMIT:
+                    raise StoreUnavailable(f"{self.where}: a line of over {_LIMIT:,} bytes; this is no feed.")
                 if end:
                     yield whole + end
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -89,4 +92,6 @@ class HttpSource:
 async def _chunk(reader: asyncio.StreamReader) -> bytes:
     """The next chunk of a body; empty at its end."""
     size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
+    if not 0 <= size <= _LARGEST_CHUNK:
+        raise StoreUnavailable(f"A chunk of {size:,} bytes: this is no feed.")
     return (await reader.readexactly(size + 2))[:-2]

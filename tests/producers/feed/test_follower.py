@@ -134,6 +134,8 @@ async def test_both_kinds_of_body(caplog: pytest.LogCaptureFixture) -> None:
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503"),
         (b"SSH-2.0\r\n", "broke off"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "broke off"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\nab", "this is no feed"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * 3_000_000, "this is no feed"),
     ],
 )
 async def test_what_is_no_feed(answer: bytes, sentence: str) -> None:
