@@ -6,24 +6,23 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from penaltybox.producers.adapters.apache_errors import error_line
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, number, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, number, status_of
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_ANSWER,
     NO_SUCH_TIME,
-    Adapter,
     Format,
     Passed,
     Reading,
     Unmatched,
     decoded,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penaltybox.producers.adapters.apache_errors import ErrorLine
-    from penaltybox.producers.adapters.reading import Options, Read
+    from penaltybox.producers.adapters.reading import Read
 
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _ACCESS: Final = Form(
@@ -53,14 +52,8 @@ _NO_LINE: Final = Unmatched("not a line of Apache's access or error log")
 _OTHER: Final = Passed("another message of Apache's error log")
 
 
-class Apache(Adapter):
+class Apache(RequestLog):
     """Reads access and error logs, line by line whichever it is."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
@@ -78,17 +71,9 @@ class Apache(Adapter):
         if ts_ms is None or ip is None:
             return NO_SUCH_TIME if ts_ms is None else NO_ADDRESS
         target = self._options.targets.of_line(request)
-        refused = status in self._refusals
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if refused else "allow",
-            reason="over_limit" if refused else None,
-            violated=(f"{self._keyed_by}:status_{status}",) if refused else (),
-            subjects={"ip": ip},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        if status in self._refusals:
+            return self._request(ts_ms, status, {"ip": ip}, target, "over_limit", f"status_{status}")
+        return self._request(ts_ms, status, {"ip": ip}, target, None)
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, status_of
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_ANSWER,
     NO_SUCH_TIME,
-    Adapter,
     Format,
-    Reading,
     Unmatched,
     decoded,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
-    from penaltybox.producers.adapters.reading import Options, Read
+    from penaltybox.producers.adapters.reading import Read
 
 _TEXT: Final = r'"[^"]*"'
 # All up to the request is the load balancer's own.
@@ -47,14 +45,8 @@ _REST: Final = Form(
 _NO_LINE: Final = Unmatched("not a line of an Application Load Balancer's access log")
 
 
-class AwsAlb(Adapter):
+class AwsAlb(RequestLog):
     """Reads requests. The load balancer counts nothing itself: 429 is a rule's, WAF's or the target's."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
@@ -77,16 +69,9 @@ class AwsAlb(Adapter):
         who = "waf" if by_waf else "target" if status_of(target_code) == status else "load_balancer"
         targets = self._options.targets
         target = targets.of_line(request) if request is not None else targets.unknown
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if refused or by_waf else "allow",
-            reason="over_limit" if refused else "unknown" if by_waf else None,
-            violated=(f"{self._keyed_by}:{who}",) if refused else (),
-            subjects={"ip": ip},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        if refused:
+            return self._request(ts_ms, status, {"ip": ip}, target, "over_limit", who)
+        return self._request(ts_ms, status, {"ip": ip}, target, "unknown" if by_waf else None)
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""

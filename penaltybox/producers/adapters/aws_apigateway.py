@@ -6,19 +6,20 @@ The keys are whatever the stage's format says; read are the names of the $contex
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penaltybox.producers.adapters.choices import keyed_by, known, number, refusals, status_of
+from penaltybox.producers.adapters.choices import known, number, status_of
 from penaltybox.producers.adapters.plain_json import object_of
-from penaltybox.producers.adapters.reading import NO_ADDRESS, NO_TIME, Adapter, Format, Passed, Reading, Unmatched
+from penaltybox.producers.adapters.reading import NO_ADDRESS, NO_TIME, Format, Passed, Unmatched
+from penaltybox.producers.adapters.request_log import RequestLog
 from penaltybox.producers.adapters.targets import Target
-from penaltybox.producers.adapters.times import Times
 from penaltybox.producers.routes import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penaltybox.producers.adapters.reading import Options, Read
+    from penaltybox.contracts.events import Reason
+    from penaltybox.producers.adapters.reading import Read
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "ip": ("ip", "sourceIp", "identity.sourceIp"),
@@ -41,14 +42,10 @@ _TWO: Final = Unmatched("a client's address, or an API key, under two names that
 _NO_ANSWER: Final = Passed("a request without an answer")
 
 
-class AwsApiGateway(Adapter):
+class AwsApiGateway(RequestLog):
     """Reads requests. A quota is an API key's; throttling is one too where there is a key, else the address'."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options, "")
+    counts_by: ClassVar[str] = ""
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""
@@ -73,16 +70,10 @@ class AwsApiGateway(Adapter):
         key = self._options.subject("api_key", _text(found, "key"))
         by_waf = kind == "WAF_FILTERED"
         target = self._target(found)
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if limit or by_waf else "allow",
-            reason="over_limit" if limit else "unknown" if by_waf else None,
-            violated=(f"{self._keyed_by or ('api_key' if key else 'ip')}:{limit}",) if limit else (),
-            subjects=({"api_key": key} if key else {}) | {"ip": ip},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        subjects = ({"api_key": key} if key else {}) | {"ip": ip}
+        dimension = self._keyed_by or ("api_key" if key else "ip")
+        reason: Reason | None = "over_limit" if limit else "unknown" if by_waf else None
+        return self._request(ts_ms, status, subjects, target, reason, limit or "", dimension)
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""

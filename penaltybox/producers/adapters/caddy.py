@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, known, one_of, status_of
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_TIME,
-    Adapter,
     Format,
     Passed,
     Reading,
     Unmatched,
     label,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penaltybox.producers.adapters.reading import Options, Read
@@ -63,14 +62,11 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-class Caddy(Adapter):
+class Caddy(RequestLog):
     """Reads both kinds of lines; others are passed over."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
+        super().__init__(options)
         self._skip = one_of(options, "rate-limit-lines", ("count", "skip")) == "skip"
         self._told: dict[str, int] = {}
         """Address of the connection -> requests that the rate limiter has told and the access log has not."""
@@ -132,18 +128,11 @@ class Caddy(Adapter):
         if ip is None:
             return NO_ADDRESS
         target = self._options.targets.of(request.method, request.uri)
-        refused = status in self._refusals
         user = self._options.subject("user", known(found.user_id))
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if refused else "allow",
-            reason="over_limit" if refused else None,
-            violated=(f"{self._keyed_by}:status_{status}",) if refused else (),
-            subjects={"ip": ip, **({"user": user} if user else {})},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        subjects = {"ip": ip, **({"user": user} if user else {})}
+        if status in self._refusals:
+            return self._request(ts_ms, status, subjects, target, "over_limit", f"status_{status}")
+        return self._request(ts_ms, status, subjects, target, None)
 
     def _was_told(self, connection: str) -> bool:
         left = self._told.get(connection, 0)

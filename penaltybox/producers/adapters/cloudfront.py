@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, known, status_of
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_SUCH_TIME,
-    Adapter,
     Format,
     Passed,
-    Reading,
     Unmatched,
     decoded,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
+    from penaltybox.contracts.events import Reason
     from penaltybox.producers.adapters.reading import Options, Read
 
 _HEADER: Final = (
@@ -39,14 +38,11 @@ _COMMENT: Final = Passed("a header line")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class CloudFront(Adapter):
+class CloudFront(RequestLog):
     """Reads requests. The log's own header says which fields there are; CloudFront encodes what clients send."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
+        super().__init__(options)
         self._fields = _FIELDS
 
     def begin(self, head: bytes) -> None:
@@ -74,21 +70,11 @@ class CloudFront(Adapter):
         if ip is None:
             return NO_ADDRESS
         kinds = {str(found.get("x-edge-result-type")), str(found.get("x-edge-detailed-result-type"))} & _QUOTAS
-        refused = status in self._refusals
-        violated = (f"{self._keyed_by}:status_{status}",) if refused else ()
-        if kinds:
-            refused, violated = True, (f"shared:{kinds.pop()}",)
         target = self._options.targets.of(str(found.get("cs-method")), str(found.get("cs-uri-stem")))
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if refused else "allow",
-            reason="over_limit" if refused else None,
-            violated=violated,
-            subjects={"ip": ip},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        quota = next(iter(kinds), "")
+        limit = quota or (f"status_{status}" if status in self._refusals else "")
+        reason: Reason | None = "over_limit" if limit else None
+        return self._request(ts_ms, status, {"ip": ip}, target, reason, limit, "shared" if quota else "")
 
     def explain(self, line: bytes) -> str:
         """See `Adapter.explain`."""

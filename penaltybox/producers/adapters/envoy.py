@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, known, one_of, status_of
 from penaltybox.producers.adapters.plain_json import object_of
-from penaltybox.producers.adapters.reading import NO_TIME, Adapter, Format, Passed, Reading, Unmatched, label
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.reading import NO_TIME, Format, Passed, Reading, Unmatched, label
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penaltybox.producers.adapters.reading import Options, Read
@@ -31,14 +31,11 @@ _NO_ANSWER: Final = Passed("a connection that ended before an answer (status 0)"
 _UNASKED: Final = Passed("answered by Envoy before any limit was asked")
 
 
-class Envoy(Adapter):
+class Envoy(RequestLog):
     """Reads JSON objects, one a line; unset values are ``-``, null, or not there."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
+        super().__init__(options)
         self._authorisation = one_of(options, "ext-authz", ("unknown", "over_limit", "blocklist"))
         self._address = options.values.get("address", "")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penaltybox.producers.adapters.choices import KEYED_BY, STATUSES, keyed_by, refusals
+from penaltybox.producers.adapters.choices import KEYED_BY, STATUSES
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.months import iso
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_ANSWER,
     NO_SUCH_TIME,
-    Adapter,
     Format,
     Passed,
     Reading,
@@ -19,10 +18,10 @@ from penaltybox.producers.adapters.reading import (
     decoded,
     label,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
-    from penaltybox.producers.adapters.reading import Options, Read
+    from penaltybox.producers.adapters.reading import Read
 
 # All up to the bytes is HAProxy's own: what a client puts into captured cookies can spoil its own state and request,
 # no more. HAProxy encodes quotes and braces in captured headers.
@@ -45,14 +44,8 @@ _NO_LINE: Final = Unmatched("not a line of HAProxy's HTTP log")
 _UNASKED: Final = Passed("a request that HAProxy could not read")
 
 
-class HAProxy(Adapter):
+class HAProxy(RequestLog):
     """Reads requests. A status of ``--status`` other than 429 counts only where the proxy itself refused."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
 
     def read(self, line: bytes) -> Read:
         """See `Adapter.read`."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from penaltybox.producers.adapters.choices import keyed_by, known, number, one_of, refusals, status_of
+from penaltybox.producers.adapters.choices import known, number, one_of, status_of
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_SUCH_TIME,
-    Adapter,
     Format,
     Passed,
     Reading,
     Unmatched,
     label,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penaltybox.producers.adapters.reading import Options, Read
@@ -66,14 +65,13 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-class Kong(Adapter):
+class Kong(RequestLog):
     """Reads requests. Kong counts by consumer, or by address where nobody is authenticated, unless told otherwise."""
 
+    counts_by: ClassVar[str] = ""
+
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options, "")
+        super().__init__(options)
         self._user = one_of(options, "consumer", ("id", "username", "custom_id"))
 
     def read(self, line: bytes) -> Read:
@@ -96,10 +94,7 @@ class Kong(Adapter):
         request = found.request or _Request()
         target = self._options.targets.of(known(request.method), known(request.uri))
         if status not in self._refusals:
-            return Reading(
-                ts_ms=ts_ms, action="allow", subjects=subjects, scenario=target.scenario, route=target.route,
-                status=status,
-            )  # fmt: skip
+            return self._request(ts_ms, status, subjects, target, None)
         dimension = self._keyed_by or ("user" if "user" in subjects else "ip")
         headers = {name.lower(): value for name, value in (answer.headers or {}).items()}
         limits = _exhausted(headers)

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penaltybox.producers.adapters.choices import KEYED_BY, keyed_by, known, one_of, refusals, status_of
+from penaltybox.producers.adapters.choices import KEYED_BY, known, one_of, status_of
 from penaltybox.producers.adapters.forms import Form
 from penaltybox.producers.adapters.reading import (
     NO_ADDRESS,
     NO_ANSWER,
     NO_TIME,
-    Adapter,
     Format,
-    Reading,
     Unmatched,
     decoded,
-    label,
 )
-from penaltybox.producers.adapters.times import Times
+from penaltybox.producers.adapters.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penaltybox.producers.adapters.reading import Options, Read
@@ -57,14 +54,11 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-class Traefik(Adapter):
+class Traefik(RequestLog):
     """Reads requests. The log does not say which middleware refused, so the router stands for the limit."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._times = Times(options.zone, options.now_ms)
-        self._refusals = refusals(options)
-        self._keyed_by = keyed_by(options)
+        super().__init__(options)
         self._forwarded = one_of(options, "address", ("ClientAddr", "ClientHost")) == "ClientHost"
 
     def read(self, line: bytes) -> Read:
@@ -115,17 +109,9 @@ class Traefik(Adapter):
         ip = self._options.endpoint(client)
         if ip is None:
             return NO_ADDRESS
-        refused = status in self._refusals
-        return Reading(
-            ts_ms=ts_ms,
-            action="deny" if refused else "allow",
-            reason="over_limit" if refused else None,
-            violated=(label(f"{self._keyed_by}:{router or f'status_{status}'}"),) if refused else (),
-            subjects={"ip": ip},
-            scenario=target.scenario,
-            route=target.route,
-            status=status,
-        )
+        if status in self._refusals:
+            return self._request(ts_ms, status, {"ip": ip}, target, "over_limit", router or f"status_{status}")
+        return self._request(ts_ms, status, {"ip": ip}, target, None)
 
 
 FORMAT: Final = Format(
