@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penaltybox.cli import replay_parts
 from penaltybox.cli.replay_crew import Share, shares
 from penaltybox.cli.replay_diff import make_diff
 from penaltybox.cli.replay_job import Job
@@ -109,6 +110,34 @@ def test_a_single_policy(record: str) -> None:
     """Nothing is compared: the hash is the same."""
     job = Job(Settings(), HOUSEHOLDS, source=record)
     assert plain(run(job, 2)) == plain(run(job, 1))
+
+
+def test_a_single_policy_in_a_range(record: str) -> None:
+    """Each process reads everything for itself: what it counts, and leaves out, is counted once."""
+    times = sorted(event.ts for event in households())
+    job = Job(Settings(), HOUSEHOLDS, source=record, from_ms=times[800], to_ms=times[2000])
+    one, several = run(job, 1), run(job, 3)
+    assert one.warm_up_decisions > 0
+    assert one.candidate.penalties > 0
+    assert (several.processes, plain(several)) == (3, plain(one))
+    assert "each of which reads everything" in several.remarks[-1]
+
+
+def test_processes_that_read_something_else(record: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where records went away meanwhile, what each found is of other records: all is done again, by one reader."""
+    told = replay_parts._run
+
+    async def short(*arguments: Any, **options: Any) -> Any:
+        first, *rest = await told(*arguments, **options)
+        assert first.result is not None
+        fewer = msgspec.structs.replace(first.result, decisions=first.result.decisions - 1)
+        return [msgspec.structs.replace(first, result=fewer), *rest]
+
+    monkeypatch.setattr(replay_parts, "_run", short)
+    job = Job(Settings(), HOUSEHOLDS, source=record)
+    several = run(job, 2)
+    assert plain(several) == plain(run(job, 1))
+    assert "records were deleted while they were read, so all was done again" in several.remarks[-1]
 
 
 def test_the_limits_of_both_sides_over_a_log() -> None:
