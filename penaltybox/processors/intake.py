@@ -147,9 +147,10 @@ def _ahead(times: Sequence[int], stamps: Sequence[int]) -> Sequence[int]:
 
 def sightings(events: Sequence[Any], times: Sequence[int], kinds: Sequence[Kind | None]) -> list[Any]:
     """Events of which nobody keeps time and kind apart: those that were only recognised carry them."""
-    if bytes not in set(map(type, events)):
+    types = set(map(type, events))
+    if bytes not in types:
         return list(events)
-    if set(map(type, events)) == {bytes}:
+    if types == {bytes}:
         return list(map(Sighting, events, times, kinds))
     rows = zip(events, times, kinds, strict=True)
     return [Sighting(event, t, kind) if type(event) is bytes and kind is not None else event for event, t, kind in rows]

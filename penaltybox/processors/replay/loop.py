@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.stepped import Stepped
     from penaltybox.processors.replay.world import World
 
-_reason = attrgetter("reason")
+_raw = attrgetter("raw")
 _BLOCKLIST: Final = b'"reason":"blocklist"'
 ADVISED: Final = frozenset(100 * 3**power for power in range(12))
 """Slices before which large pages are asked for: less and less often, as the states fill the memory."""
@@ -310,14 +310,13 @@ class _Counts:
             events = [entry[EVENT] for entry in entries]
             kinds.discard(ListChange)
         self.begun_ms = self.begun_ms or entries[0][CLOCK]
-        decided = list(events) if kinds == {Decision} else [event for event in events if type(event) is Decision]
-        recognised = [event for event in events if type(event) is Sighting] if Sighting in kinds else []
-        decisions = len(decided) + len(recognised)
-        outcomes = sum(type(event) is Outcome for event in events) if Outcome in kinds else 0
-        decided += [event.whole for event in recognised if _BLOCKLIST in event.raw]
-        blocklist = 0
-        if "blocklist" in set(map(_reason, decided)):
-            blocklist = sum(event.count for event in decided if event.reason == "blocklist")
+        if kinds == {Sighting}:
+            decisions, outcomes = len(events), 0
+            blocklist = sum(map(_listed, events)) if _BLOCKLIST in b"\n".join(map(_raw, events)) else 0
+        else:
+            decisions = sum(type(event) is Decision or type(event) is Sighting for event in events)
+            outcomes = sum(type(event) is Outcome for event in events) if Outcome in kinds else 0
+            blocklist = sum(map(_listed, events))
         if not counted:
             self.warm_up_decisions += decisions
             return
@@ -327,6 +326,15 @@ class _Counts:
         self.outcomes += outcomes
         self.commands += len(entries) - decisions - outcomes
         self.blocklist += blocklist
+
+
+def _listed(event: Any) -> int:
+    """How many denials by the blocklist an event stands for."""
+    if type(event) is Sighting:
+        if _BLOCKLIST not in event.raw:
+            return 0
+        event = event.whole
+    return event.count if type(event) is Decision and event.reason == "blocklist" else 0
 
 
 def _tell(

@@ -20,6 +20,13 @@ _stamp: Final = attrgetter("timestamp")
 _offset: Final = attrgetter("offset")
 
 
+def clocked(stamps: list[int], before: int) -> list[int]:
+    """The latest timestamp so far, at each of them; `before` is the latest of those that came before."""
+    if stamps and stamps[0] >= before and stamps == sorted(stamps):
+        return stamps  # as it mostly is
+    return list(accumulate(stamps, max, initial=before))[1:]
+
+
 class Lane:
     """One partition on its way into the order.
 
@@ -39,7 +46,7 @@ class Lane:
 
     def take(self, records: Sequence[Any]) -> None:
         """Records (`offset`, `timestamp`) in the order of their offsets; the first not before `until_ms` ends it."""
-        clocks = list(accumulate(map(_stamp, records), max, initial=self.clock))[1:]
+        clocks = clocked(list(map(_stamp, records)), self.clock)
         if not clocks:
             return
         self.clock = clocks[-1]

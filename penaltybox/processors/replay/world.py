@@ -12,6 +12,7 @@ from penaltybox.processors.replay.listed import ListChange
 from penaltybox.processors.replay.oblivion import SLACK_MS, Horizons, matters_until
 from penaltybox.processors.replay.records import CLOCK
 from penaltybox.processors.replay.stepped import Stepped, ends_later
+from penaltybox.processors.residents import shared
 from penaltybox.processors.state import FOREVER, NOTHING, SubjectState
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class World:
     ) -> None:
         apply, find = engine.apply, self._find
         watched, late, place, proofs = self._watched, self._late, self._place, self._proofs
-        shard = self._shard
+        shard, several = self._shard, self._worlds > 1
         combined = combinations(engine) if watched else ()
         handling = Handling(_NEVER)
         event: Any
@@ -229,7 +230,9 @@ class World:
             t = event.ts
             if t > broker_ms:  # noqa: PLR1730 - as in the engine
                 t = broker_ms
-            tie = (names.hint or self._tie(names))[place]
+            tie = names.hint or self._tie(names)
+            if several:
+                tie = tie[place]
             whole = kind
             if shard is not None:
                 kind = shard.part(kind, tie.mask)  # noqa: PLW2901 - the same, of this process
@@ -258,10 +261,12 @@ class World:
             if plans is not kind.rest and quick:
                 self._prove(tie, quick, names)
 
-    def _tie(self, names: Names) -> list[_Tie]:
+    def _tie(self, names: Names) -> Any:
+        """What is kept with names: the tie of the only world, or one for each."""
         mask = self._shard.mask(names) if self._shard is not None else -1
-        ties = names.hint = [_Tie(len(names), mask) for _ in range(self._worlds)]
-        return ties
+        ties = [_Tie(len(names), mask) for _ in range(self._worlds)]
+        names.hint = ties if len(ties) > 1 else ties[0]
+        return names.hint
 
     def _prove(self, tie: _Tie, quick: tuple[Plan, ...], names: Names) -> None:
         """Remember until when decisions on these names change nothing in these plans.
@@ -276,7 +281,7 @@ class World:
                 return
             last = state.real.sets.get(plan.key, NOTHING).get(names[plan.value].hash, _NEVER)
             until = min(until, max(state.quiet_until, last + plan.granule_ms))
-        tie.quick, tie.until = quick, until
+        tie.quick, tie.until = quick, shared(until)
         self._proved += 1
         if self._proved > _MOST_PROOFS:
             self._doubt_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from contextlib import contextmanager
-from itertools import accumulate, compress, repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -13,6 +13,7 @@ from penaltybox.contracts.decoding import decode_decisions, decode_outcome
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Outcome
 from penaltybox.processors.intake import judge_decisions, sightings
+from penaltybox.processors.replay.merge import clocked
 from penaltybox.processors.replay.records import SLICE, Refusals
 from penaltybox.processors.replay.times import lie
 
@@ -110,7 +111,7 @@ class Lines:
         if not judged:
             return []
         events, names = zip(*cast("Sequence[tuple[Decision | Outcome, Names]]", judged), strict=True)
-        clocks = list(accumulate(map(_ts, events), max, initial=self._clock))[1:]
+        clocks = clocked(list(map(_ts, events)), self._clock)
         self._clock = clocks[-1]
         return list(zip(clocks, repeat(0), numbers, events, names, clocks, strict=False))
 
