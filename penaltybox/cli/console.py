@@ -122,10 +122,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def instant(ts_ms: int | None) -> str:
-    """A time for people, UTC to the second; ``never`` for None."""
+    """A time for people, UTC to the second; ``never`` for None, milliseconds where the calendar has no such year."""
     if ts_ms is None:
         return "never"
-    return f"{datetime.fromtimestamp(ts_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    try:
+        return f"{datetime.fromtimestamp(ts_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ts_ms} ms"
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _POINTS: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, UTC: the calendar's last."""
 DEFAULT_RUNGS: Final = ["warn", "5m", "1h", "permanent"]
 MAX_RUNGS: Final = 100
 CHALLENGE: Final = "challenge"
@@ -223,8 +225,11 @@ def _instant(node: Node) -> int | None:
         except ValueError:
             raise node.error(value, "a time with its zone, e.g. 2026-12-01T00:00:00Z") from None
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise node.error(node.value, "a time with its zone, e.g. 2026-12-01T00:00:00Z")
-    return int(value.timestamp() * 1000)
+        raise node.error(str(node.value), "a time with its zone, e.g. 2026-12-01T00:00:00Z")
+    at = int(value.timestamp() * 1000)
+    if not 0 <= at <= _LAST_MS:
+        raise node.error(str(node.value), "a time from 1970 to 9999")
+    return at
 
 
 def _breaker(node: Node) -> BreakerPolicy | None:

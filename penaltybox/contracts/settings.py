@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -165,7 +166,9 @@ def read_settings(environment: Mapping[str, str], dotenv: Path | None = None) ->
     for name, text in found.items():
         field = name.removeprefix(PREFIX).lower()
         if field not in Settings.__struct_fields__:
-            raise ConfigurationError(f"{name}: no such setting; `penaltybox doctor` lists them")
+            near = get_close_matches(field, Settings.__struct_fields__, 1)
+            meant = f", perhaps {PREFIX}{near[0].upper()}" if near else ""
+            raise ConfigurationError(f"{name}: no such setting{meant}; docs/settings.md lists them")
         values[field] = tuple(filter(None, text.replace(" ", "").split(","))) if field in _LISTS else text
     settings = _convert(values)
     _check_urls(settings)

@@ -193,5 +193,6 @@ def test_durations_for_people(duration_ms: int | None, text: str) -> None:
 
 
 def test_instants_for_people() -> None:
-    """Times are UTC to the second."""
+    """Times are UTC to the second; a list that somebody wrote in microseconds can be shown, too."""
     assert (instant(None), instant(1_431_857_100_000)) == ("never", "2015-05-17 10:05:00Z")
+    assert (instant(1 << 52), instant(-(1 << 60))) == (f"{1 << 52} ms", f"{-(1 << 60)} ms")

@@ -193,6 +193,8 @@ MISTAKES = [  # what, YAML, where, got, wanted
         "2026",
         "zone",
     ),
+    ("allow until before", "allow: [{cidr: 1.2.3.0/24, until: 0001-01-01T00:00:00+14:00}]", "until", "0001", "1970"),
+    ("allow until after", "allow: [{cidr: 1.2.3.0/24, until: '9999-12-31T23:59:59-14:00'}]", "until", "9999", "1970"),
     ("allow until when", "allow: [{cidr: 1.2.3.0/24, until: tomorrow}]", "allow[0].until", "tomorrow", "zone"),
     ("allow twice a prefix", "allow: ['ip:::1/64/64']", "allow[0].subject", "::1/64/64", "an IPv4 or IPv6 address"),
     ("allow a zone", "allow: [{cidr: 'fe80::1%eth0/64'}]", "allow[0].cidr", "%eth0", "such as"),

@@ -66,6 +66,7 @@ def test_numbers_and_lists_are_read() -> None:
         ("LOG_LEVEL", "verbose", "enum"),
         ("LINGER_MS", "-1", "0"),
         ("KAFKA_BROKERS", "a:1", "no such setting"),
+        ("KAFAK", "a:1", "perhaps PENALTYBOX_KAFKA"),
         ("HASHED_DIMENSIONS", "ip", "HASH_KEY"),
     ],
 )
