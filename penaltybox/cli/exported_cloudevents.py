@@ -37,7 +37,7 @@ def cloud_event(record: Decision | Outcome | Penalty, canonicaliser: Canonicalis
         "source": source,
         "type": kind,
         "subject": subject,
-        **moment(record.ts),
+        "time": moment(record.ts),
         "datacontenttype": "application/json",
         "partitionkey": subject,
         "data": msgspec.to_builtins(record),
@@ -49,10 +49,6 @@ def missing(event: dict[str, Any]) -> list[str]:
     return [name for name in REQUIRED if not isinstance(event.get(name), str) or not event[name]]
 
 
-def moment(ts_ms: int) -> dict[str, str]:
-    """``{"time": "2026-05-17T10:05:03.123Z"}``; nothing, for it is optional, where the calendar has no such year."""
-    try:
-        time = datetime.fromtimestamp(ts_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return {}
-    return {"time": time.replace("+00:00", "Z")}
+def moment(ts_ms: int) -> str:
+    """``2026-05-17T10:05:03.123Z``."""
+    return datetime.fromtimestamp(ts_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

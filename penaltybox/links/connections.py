@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -206,6 +207,20 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
     return arguments
 
 
+def _check_tls_files(endpoint: Endpoint) -> None:
+    """A file that is not there would look like a server that is away, for redis-py reads it when it connects."""
+    if not endpoint.tls:
+        return
+    try:
+        context = ssl.create_default_context(cafile=endpoint.tls_ca)
+        if endpoint.tls_cert:
+            context.load_cert_chain(endpoint.tls_cert, endpoint.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigurationError(
+            f"Redis' TLS files (PENALTYBOX_REDIS_CA, _CERTIFICATE, _KEY) cannot be read: {error}."
+        ) from error
+
+
 def _login(username: str | None, password: str | None) -> UsernamePasswordCredentialProvider | None:
     """As an object, because redis-py before 8 shows a plain password argument in the repr of a pool."""
     return UsernamePasswordCredentialProvider(username, password) if username or password else None
@@ -240,7 +255,11 @@ def _sentinel_pool(endpoint: Endpoint) -> SentinelConnectionPool:
 
 
 def open_link(endpoint: Endpoint) -> Link:
-    """The way that the stores here use: many connections. Nothing connects before the first call."""
+    """The way that the stores here use: many connections. Nothing connects before the first call.
+
+    Raises:
+        ConfigurationError: files of certificates that cannot be read.
+    """
     return _link(endpoint, ServerLink)
 
 
@@ -252,6 +271,7 @@ def open_multiplexed(endpoint: Endpoint) -> MultiplexLink | ClusterLink:
 
 
 def _link(endpoint: Endpoint, kind: type[ServerLink | MultiplexLink]) -> ServerLink | MultiplexLink | ClusterLink:
+    _check_tls_files(endpoint)
     deadline_s = endpoint.deadline_s
     if endpoint.topology == "cluster":
         return ClusterLink(
@@ -267,6 +287,7 @@ def _link(endpoint: Endpoint, kind: type[ServerLink | MultiplexLink]) -> ServerL
 
 def open_client(endpoint: Endpoint) -> Redis | RedisCluster:
     """An ordinary redis-py client for what isn't a subject, e.g. a subscription; nothing connects before it is used."""
+    _check_tls_files(endpoint)
     if endpoint.topology == "cluster":
         arguments = _arguments(endpoint) | {"socket_timeout": endpoint.deadline_s}
         seeds = [ClusterNode(host, port) for host, port in endpoint.hosts]

@@ -90,13 +90,6 @@ def test_records_become_cloudevents() -> None:
     assert exported_cloudevents.missing({"id": "", "source": "/x"}) == ["id", "specversion", "type"]
 
 
-def test_a_time_beyond_the_calendar_is_left_out() -> None:
-    """A sender's time that no calendar has ends no export: CloudEvents can do without."""
-    (event,) = _events("cloudevents", PENALTY | {"ts": 1 << 52})
-    assert "time" not in event
-    assert event["data"]["ts"] == 1 << 52
-
-
 def test_decisions_become_http_activity() -> None:
     """Class, activity and disposition are what OCSF calls them; the first violated limit is the rule."""
     (event,) = _events("ocsf", DECISION)

@@ -134,3 +134,15 @@ async def test_sentinels_with_a_login_of_their_own(tmp_path: Path) -> None:
         await stranger.close()
     finally:
         trio.kill()
+
+
+@pytest.mark.parametrize(
+    "kind", ["rediss://localhost:1", "rediss+sentinel://localhost:1/m", "rediss+cluster://localhost:1"]
+)
+def test_certificates_that_are_not_there_are_no_outage(kind: str, tmp_path: Path) -> None:
+    """A wrong path to a CA, a certificate or a key is a sentence at once: nobody waits for a server that is there."""
+    (tmp_path / "empty").write_text("")
+    for wrong in ({"tls_ca": "/absent"}, {"tls_cert": "/absent"}, {"tls_cert": str(tmp_path / "empty")}):
+        for opening in (open_link, open_client):
+            with pytest.raises(ConfigurationError, match="PENALTYBOX_REDIS_CA"):
+                opening(parse_endpoint(kind, **wrong))  # type: ignore[arg-type]
