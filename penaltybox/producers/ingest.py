@@ -8,6 +8,7 @@ was renamed by rotation or compressed, gives the same ids and so counts once. A 
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import heapq
@@ -176,7 +177,7 @@ def read_lines(stream: IO[bytes]) -> Iterator[Line]:
         kept = raw.rstrip(b"\r\n")
         while not raw.endswith(b"\n") and (raw := _read(stream, MAX_LINE_BYTES)):
             offset += len(raw)
-        yield Line(start, kept)
+        yield Line(start, kept if start else kept.removeprefix(codecs.BOM_UTF8))
 
 
 def _read(stream: IO[bytes], size: int) -> bytes:

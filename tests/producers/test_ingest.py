@@ -104,6 +104,14 @@ def test_unmatched_lines_are_counted() -> None:
     assert reports[-1] is task.progress
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    """Only there; the first request is read as the others are."""
+    task = ingest()
+    assert len(list(task.decisions(read_lines(stream(b"\xef\xbb\xbf" + line(1), line(2)))))) == 2
+    assert not task.progress.unmatched
+    assert [one.raw for one in read_lines(stream(b"a\n", b"\xef\xbb\xbfb\n"))] == [b"a", b"\xef\xbb\xbfb"]
+
+
 def test_a_line_without_end_is_cut() -> None:
     """A line of a megabyte is one unmatched line; the next one is read, at its true offset."""
     lines = list(read_lines(stream(b"x" * 1_000_000 + b"\n", line(1))))
