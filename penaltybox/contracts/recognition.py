@@ -181,7 +181,7 @@ class Recogniser:
     def _tail_with_attrs(self, tail: bytes) -> int | None:
         bare = self._tails.get(_bare(tail))
         raw = tail[tail.find(_ATTRS) + len(_ATTRS) - 1 : -1]
-        if bare is None or not raw or not is_plain(raw):
+        if bare is None or not raw or not is_plain(raw) or not tail.endswith(b"}"):
             return None
         try:
             attrs = _decode_attrs(raw)

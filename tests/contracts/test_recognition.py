@@ -152,3 +152,26 @@ def test_a_record_in_another_form_is_decoded_alone(strange: bytes) -> None:
     recognised = {at for at, event in enumerate(events) if event is values[at]}
     assert recognised - {5, 6} == {0, 1, 2, 3, 4, 7, 8, 9, 10}
     assert (5 in recognised) == (5 in refused)
+
+
+def test_a_byte_makes_a_record_a_bad_one_recognised_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever byte of a record is lost, added or another one, a worker that knows its parts judges as decoding does.
+
+    What passed for good and cannot be decoded would end one worker after the other.
+    """
+    monkeypatch.setattr(recognition, "LONGEST_REST", 0)
+    engine = Engine(parse_policy(POLICY))
+    judge_decisions(engine, [encode(msgspec.convert(GOOD, Decision))] * 2, [BROKER_MS] * 2)
+    raw = encode(msgspec.convert({**GOOD, "attrs": {"address": "another"}}, Decision))
+    wrong = []
+    for at in range(len(raw) + 1):
+        for between in (b"", b"}", b"]", b'"', b",", b"1", b"x", b" ", b"\n", b"\x00", b"\xff", b"\\"):
+            for damaged in (raw[:at] + between + raw[at:], raw[:at] + between + raw[at + 1 :]):
+                (wanted,) = decode_decisions([damaged], [BROKER_MS], engine.canonicaliser)
+                (event,), _, _, _, refused = judge_decisions(engine, [damaged], [BROKER_MS])
+                if bool(refused) != isinstance(wanted, BadEvent):
+                    wrong.append(damaged)
+                elif not refused and isinstance(wanted, tuple):
+                    found = Sighting(event, 1).whole if isinstance(event, bytes) else event
+                    assert found == wanted[0]
+    assert not wrong
