@@ -19,6 +19,12 @@ from penaltybox.contracts.clock import now_ms
 
 pytestmark = pytest.mark.stack
 PAGE = Path(__file__).parents[2] / "docs" / "gateways" / "lists.md"
+PROBE = """
+add table inet probe
+add chain inet probe input { type filter hook input priority 0; }
+add set inet probe some { type ipv4_addr; flags interval, timeout; }
+add rule inet probe input ip saddr @some drop
+"""
 INSIDE = """
 import fcntl, json, socket, struct, subprocess, sys, threading, time
 
@@ -68,7 +74,9 @@ def own_network() -> list[str]:
     """How a program is started in a network of its own; nothing where the machine does not let a test have one."""
     way = ["unshare", "--map-root-user", "--net"]
     try:
-        tried = subprocess.run([*way, "nft", "list", "tables"], capture_output=True, timeout=60, check=False)
+        tried = subprocess.run(
+            [*way, "nft", "-f", "-"], input=PROBE, text=True, capture_output=True, timeout=60, check=False
+        )
     except FileNotFoundError:
         return []
     return way if tried.returncode == 0 else []
