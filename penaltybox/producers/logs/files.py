@@ -114,6 +114,7 @@ def pieces(stream: IO[bytes], name: object, *sizes: int) -> Iterator[bytes]:
     # A plain `read` would lose what it had when it met the damage.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     damage: Exception | None = None
+    position = stream.tell() if stream.seekable() else 0
     for size in chain(sizes, repeat(sizes[-1])):
         parts, wanted = list[bytes](), size
         while wanted:
@@ -128,10 +129,11 @@ def pieces(stream: IO[bytes], name: object, *sizes: int) -> Iterator[bytes]:
                 break
             parts.append(part)
             wanted -= len(part)
+            position += len(part)
         if parts:
             yield b"".join(parts)
         if damage is not None:
-            raise Damaged(f"log {name}: cannot be read on: {_said(damage)}") from damage
+            raise Damaged(f"log {name}: cannot be read on after byte {position:,}: {_said(damage)}") from damage
         if wanted == size:
             return
 

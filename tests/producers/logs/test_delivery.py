@@ -123,7 +123,7 @@ async def test_a_damaged_log_of_a_folder_is_told_once(tmp_path: Path) -> None:
     await wait_until(lambda: kafka.confirmed[-1:] == [7], 30)
     stop.set()
     await run
-    assert ["other.gz: cannot be read on" in sentence for sentence in told] == [True]
+    assert ["other.gz: cannot be read on after byte" in sentence for sentence in told] == [True]
     assert kafka.confirmed[:100] == list(range(100, 200))
 
 
