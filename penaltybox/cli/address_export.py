@@ -14,7 +14,7 @@ from penaltybox.cli.address_lists import address_list
 from penaltybox.cli.blocks import collect
 from penaltybox.cli.console import err
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, cause
 from penaltybox.contracts.keyspace import Keyspace
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers.feed.lines import mark_in_force
@@ -100,4 +100,4 @@ def replace(file: Path, text: str) -> None:
                 Path(made.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be written: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be written: {cause(error)}") from error

@@ -6,7 +6,7 @@ import csv
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
+from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError, cause
 from penaltybox.processors.replay.times import parse_time
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_entries(
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be read: {cause(error)}") from error
     found: dict[str, FileEntry] = {}
     wrong: list[tuple[int, str]] = []
     for number, text, until, note in _rows(lines):

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 from penaltybox.contracts.durations import LONGEST_MS
-from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, shown
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, cause, shown
 from penaltybox.processors.replay.times import parse_time
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_blocks(file: Path, name: Callable[[str], str], now_ms: int) -> Iterator
             for number, row in rows:
                 yield _line(number, row, name, now_ms)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be read: {cause(error)}") from error
 
 
 def _line(number: int, row: Any, name: Callable[[str], str], now_ms: int) -> BlockLine | WrongLine:

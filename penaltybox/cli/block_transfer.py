@@ -20,7 +20,7 @@ from penaltybox.cli.foreign_import import Terms, ban_ranges, plan
 from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, policy_now, reason_given
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable, cause
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.listing import subject_text
@@ -80,7 +80,7 @@ def export(
             else:
                 write_csv(target, found, lambda until: "permanent" if until is None else instant(until))
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be written: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be written: {cause(error)}") from error
     if file:
         out.print(f"{len(found):,} blocks and challenges are in {file}.", markup=False)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from penaltybox.cli.block_files import WrongLine
-from penaltybox.contracts.errors import ConfigurationError, shown
+from penaltybox.contracts.errors import ConfigurationError, cause, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def read_fail2ban(file: Path) -> Rows:
         with file.open("rb") as opened:
             database = opened.read(len(_SQLITE)) == _SQLITE
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be read: {cause(error)}") from error
     return _database(file) if database else _client(file)
 
 
@@ -191,7 +191,7 @@ def _text(file: Path) -> str:
             raise ConfigurationError(f"{file}: larger than {_MOST_BYTES >> 20} MiB")
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        raise ConfigurationError(f"{file}: cannot be read: {cause(error)}") from error
 
 
 READERS: Final[dict[str, Callable[[Path], Rows]]] = {"fail2ban": read_fail2ban, "crowdsec": read_crowdsec}

@@ -23,6 +23,13 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
+def cause(error: OSError | UnicodeError) -> str:
+    """Why a file could not be read or written, for the end of a sentence that names the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no UTF-8 text: byte {error.start:,} is 0x{error.object[error.start]:02x}"
+    return getattr(error, "strerror", None) or str(error)
+
+
 class PenaltyboxError(Exception):
     """Root of all errors raised on purpose. The message is a sentence: what, where, got, wanted."""
 

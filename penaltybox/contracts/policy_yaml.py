@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from penaltybox.contracts.durations import parse_duration
-from penaltybox.contracts.errors import SHOWN, ConfigurationError, shown
+from penaltybox.contracts.errors import SHOWN, ConfigurationError, cause, shown
 from penaltybox.contracts.subjects import DIMENSION
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def read_policy_text(path: Path, name: str) -> str:
             raise ConfigurationError(f"{name}: got more than {MAX_BYTES:,} bytes, wanted a policy of at most that")
         return raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{name}: cannot be read: {error}") from error
+        raise ConfigurationError(f"{name}: cannot be read: {cause(error)}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Meta
 
-from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.contracts.errors import ConfigurationError, cause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -242,7 +242,7 @@ def _read_dotenv(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+        raise ConfigurationError(f"{path}: cannot be read: {cause(error)}") from error
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip().removeprefix("export ")
         if not entry or entry.startswith("#"):

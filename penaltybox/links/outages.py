@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+
 from redis import exceptions
 
 from penaltybox.contracts.errors import ConfigurationError, NoAnswerInTime, PenaltyboxError, StoreUnavailable
@@ -74,4 +77,12 @@ def explained(error: BaseException, where: str, deadline_s: float) -> Penaltybox
         return NoAnswerInTime(f"Redis at {where} did not answer within {deadline_s:g} s.")
     if isinstance(error, exceptions.MaxConnectionsError):
         return StoreUnavailable(f"All connections to Redis at {where} are in use.", retry_after_ms=100)
-    return StoreUnavailable(f"Redis at {where} cannot be reached: {error}")
+    return StoreUnavailable(f"Redis at {where} cannot be reached: {_told(error).rstrip('.')}.")
+
+
+def _told(error: BaseException) -> str:
+    """What the system said, if it was the system that refused; else what the library says."""
+    for one in (error, error.__cause__, error.__context__):
+        if isinstance(one, OSError) and one.errno is not None and not isinstance(one, ssl.SSLError):
+            return os.strerror(one.errno) if one.errno > 0 else str(one.strerror)
+    return str(error)

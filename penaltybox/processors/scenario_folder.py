@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from penaltybox.contracts.errors import BadEvent, ConfigurationError
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, cause
 from penaltybox.contracts.events import Command, Decision, Outcome
 from penaltybox.contracts.policy_file import load_policy
 from penaltybox.processors.engine import Engine, Handling
@@ -125,7 +125,7 @@ def _lines(path: Path) -> Iterator[Line]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"scenario: {path}: cannot be read: {error}") from error
+        raise ConfigurationError(f"scenario: {path}: cannot be read: {cause(error)}") from error
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("//"):
             continue

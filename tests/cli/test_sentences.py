@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from penaltybox.cli.commands import app
 from penaltybox.cli.console import table
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.embedded.redis_server import RedisServer
@@ -59,7 +61,34 @@ def test_a_server_that_is_away_is_a_sentence(arguments: list[str], tmp_path: Pat
     assert "127.0.0.1:1" in said
     assert "Traceback" not in done.stderr
     # Not in the words of the libraries.
-    assert not any(noise in said for noise in ("Pool", "AddressFamily", "Unable to bootstrap", "query_id"))
+    assert not any(
+        noise in said
+        for noise in ("Pool", "AddressFamily", "Unable to bootstrap", "query_id", "Errno", "Error 111", "('127.0.0.1'")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["policy", "check", "none.yaml"], "policy none.yaml: cannot be read: No such file or directory"),
+        (["policy", "check", "bytes"], "policy bytes: cannot be read: it is no UTF-8 text: byte 4 is 0xff"),
+        (["policy", "apply", "none.yaml", "--no-replay", *WHY], "policy none.yaml: cannot be read: No such file"),
+        (["replay", "--policy", "none.yaml"], "policy none.yaml: cannot be read: No such file or directory"),
+        (["allow", "import", "bytes", *WHY], "bytes: cannot be read: it is no UTF-8 text: byte 4 is 0xff"),
+        (["replay", "--source", "none.jsonl"], "--source none.jsonl: there is no such file"),
+        (["replay", "--source", "combined:none.log"], "log none.log: cannot be read: No such file or directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_file_that_cannot_be_read_is_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which file and why, in words, not with the number of an error or the name of a codec."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bytes").write_bytes(b"abc\n\xff\xfe")
+    with pytest.raises(ConfigurationError) as caught:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert str(caught.value).startswith(sentence)
 
 
 @pytest.mark.parametrize("place", ["file", "proc"])
