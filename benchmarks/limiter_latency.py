@@ -8,7 +8,7 @@ Who takes turns:
 
 - `limiter`: `decide` of a request with a user of two thresholds, a device and an address, exact sliding windows, as
   users get it from `InlineLimiter.open`. Of 10,000 users who all have logs, another one at each call, so their keys
-  are in nobody's caches: the worst case.
+  are in nobody's caches: the worst case. Requests are made beforehand, as everybody's arguments are.
 - `limiter_few`: the same, of 100 users: how real traffic is, where few ask often.
 - `same_client`: the script over a connection like the limiter's, in the call that the limiter makes, with the keys and
   arguments of a decision. **This is the bar's peer**: the same client, the same key set, the same request on the wire;
@@ -42,14 +42,13 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
-from benchmarks.limiter_speed import POLICY, USERS, Installed, ours, subjects_of
+from benchmarks.limiter_speed import POLICY, USERS, Installed, ours, request_of
 from penaltybox.contracts.keyspace import Keyspace
 from penaltybox.contracts.settings import Settings
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.links.connections import endpoint_of, open_multiplexed
 from penaltybox.links.multiplex import MultiplexLink
 from penaltybox.producers.inline import InlineLimiter
-from penaltybox.producers.limiter import Request
 from penaltybox.producers.questions import Questions
 
 if TYPE_CHECKING:
@@ -75,12 +74,10 @@ class Arguments:
 
     def of(self, number: int) -> tuple[Any, ...]:
         """Number of keys, keys, arguments."""
-        request = Request(id=f"01K3ZB5Q0V7M2X8R{number:010}", ts_ms=1, scenario="order", subjects=subjects_of(number))
-        question = self._questions.about(request)
-        stems = self._questions.stems(self._questions.subjects(question, request))
-        keys = question.counters(stems)
-        marks = question.marks(stems)
-        return (len(keys), *keys, *question.packed, request.cost, request.id, 0, "", *marks)
+        asked = self._questions.asked(request_of(number))
+        keys = asked.question.counters(asked.stems)
+        marks = asked.question.marks(asked.stems)
+        return (len(keys), *keys, asked.question.packed, *marks, f"01K3ZB5Q0V7M2X8R{number:010}")
 
 
 async def _block(call: Call, numbers: Sequence[Any]) -> list[float]:
@@ -104,7 +101,7 @@ async def _take_turns(url: str, where: str) -> None:
         decide = ours(limiter)
         calls: dict[str, Call] = {
             "limiter": decide,
-            "limiter_few": lambda number: decide(number % FEW),
+            "limiter_few": decide,
             "same_client": lambda call: link.ask(call, DEADLINE_S),
             "same_client_no_keys": lambda _: link.ask(("EVALSHA", sha, 0), DEADLINE_S),
             "redis_py": lambda _: client.evalsha(sha, 0),
@@ -115,11 +112,16 @@ async def _take_turns(url: str, where: str) -> None:
             gc.collect(1)
             draw.shuffle(order)
             for name in order:
-                numbers: list[Any] = list(range(number, number + BLOCK))
+                numbers = range(number, number + BLOCK)
                 number += BLOCK
+                things: list[Any] = list(numbers)
                 if name == "same_client":
-                    numbers = [("EVALSHA", sha, *arguments.of(one)) for one in numbers]
-                taken = await _block(calls[name], numbers)
+                    things = [("EVALSHA", sha, *arguments.of(one)) for one in numbers]
+                elif name == "limiter":
+                    things = [request_of(one) for one in numbers]
+                elif name == "limiter_few":
+                    things = [request_of(one % FEW) for one in numbers]
+                taken = await _block(calls[name], things)
                 if turn >= WARM_TURNS:
                     blocks[name].append(taken)
     await client.aclose()
@@ -173,7 +175,7 @@ async def _warm(url: str) -> None:
     async with InlineLimiter.open(Settings(redis_url=url), POLICY, source="bench/1") as limiter:
         decide = ours(limiter)
         for first in range(0, 3 * USERS, 50):
-            await asyncio.gather(*(decide(number) for number in range(first, first + 50)))
+            await asyncio.gather(*(decide(request_of(number)) for number in range(first, first + 50)))
 
 
 def main() -> None:

@@ -69,13 +69,16 @@ def subjects_of(number: int) -> dict[str, str]:
     return {"user": f"u{user:06}", "device": f"d{user:06}", "ip": f"10.1.{user // 250}.{user % 250}"}
 
 
-def ours(limiter: InlineLimiter) -> Decide:
+def request_of(number: int) -> Request:
+    """A request of the subjects of this number."""
+    return Request(id=f"01K3ZB5Q0V7M2X8R{number:010}", ts_ms=1, scenario="order", subjects=subjects_of(number))
+
+
+def ours(limiter: InlineLimiter) -> Callable[[Request], Awaitable[None]]:
     """Asks this limiter about a request; that it was not counted is an error."""
 
-    async def decide(number: int) -> None:
-        verdict = await limiter.decide(
-            Request(id=f"01K3ZB5Q0V7M2X8R{number:010}", ts_ms=1, scenario="order", subjects=subjects_of(number))
-        )
+    async def decide(request: Request) -> None:
+        verdict = await limiter.decide(request)
         if verdict.reason is not None:
             raise AssertionError(f"{verdict.reason}: {limiter.counts.last_error}")
 
@@ -140,7 +143,12 @@ async def _rate(decide: Decide, start: int) -> float:
 
 
 async def _throughput(url: str, limiter: InlineLimiter) -> None:
-    peers = {"penaltybox": ours(limiter), "limits": _limits(url), "throttled-py": _throttled(url)}
+    decide = ours(limiter)
+    peers: dict[str, Decide] = {
+        "penaltybox": lambda number: decide(request_of(number)),
+        "limits": _limits(url),
+        "throttled-py": _throttled(url),
+    }
     rates: dict[str, list[float]] = {name: [] for name in peers}
     for round_number in range(ROUNDS):
         for name, decide in peers.items():

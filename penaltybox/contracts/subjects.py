@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_VALUE_BYTES: Final = 128
+_SHORT: Final = MAX_VALUE_BYTES // 4
+"""So many characters are never more bytes than that in UTF-8."""
 MAX_CACHED: Final = 200_000
 MAX_GROUPS: Final = 65_536
 DIMENSION: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -181,7 +183,7 @@ class Canonicaliser:
             raise BadEvent("bad_dimension", f"dimension {dimension[:40]!r}: wanted lower-case letters, digits and _")
         if not value:
             raise BadEvent("empty_subject", f"subject {dimension!r} is empty")
-        if len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
+        if len(value) > _SHORT and len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
             raise BadEvent("value_too_long", f"subject {dimension!r} is longer than {MAX_VALUE_BYTES} bytes")
         if not value.isprintable():
             raise BadEvent("control_characters", f"subject {dimension!r} has characters that cannot be printed")
@@ -192,6 +194,8 @@ class Canonicaliser:
 
 def encode_value(value: str) -> str:
     """Everything but ``A-Za-z0-9-._~`` becomes %XX of its UTF-8, so no value can forge a key."""
+    if value.isalnum() and value.isascii():  # most are, and a pattern takes five times as long
+        return value
     return value if _SAFE.fullmatch(value) else quote(value, safe="")
 
 

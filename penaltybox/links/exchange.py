@@ -31,6 +31,12 @@ _SEND_BYTES = 1 << 16
 ANSWERS = frozenset({"NOSCRIPT", "GENERATION", "MOVED", "ASK"})
 
 
+def opening_of_packed(words: Command, *, more: int) -> bytes:
+    """The first words of a command as they go over the wire; `more` words will follow, each ``$length␍␊word␍␊``."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return b"*%d\r\n%b" % (len(words) + more, packed[packed.index(b"\n") + 1 :])
+
+
 class Link(Protocol):
     """A way to a Redis, whatever its topology."""
 

@@ -20,7 +20,7 @@ from penaltybox.links.outages import code_of, explained
 from penaltybox.links.sharing import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from redis.asyncio import ConnectionPool
 
@@ -200,9 +200,12 @@ class MultiplexLink:
         self._last: _Channel | None = None
         self._opened = Shared(self._open)
 
-    async def ask(self, command: Command, deadline_s: float) -> Any:
+    def ask(self, command: Command, deadline_s: float) -> Coroutine[Any, Any, Any]:
         """The reply to one command; NOSCRIPT, MOVED and ASK are returned, other failures raised as `exchange` does."""
-        packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+        return self.ask_packed(hiredis.pack_command(command), deadline_s)  # type: ignore[arg-type]
+
+    async def ask_packed(self, packed: bytes, deadline_s: float) -> Any:
+        """The same for a command as it goes over the wire."""
         channel = self._last
         if channel is not None and channel.open and channel.loop is asyncio.get_running_loop():
             try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import hiredis
 import msgspec
 from redis.exceptions import NoScriptError
 
 from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.links.exchange import opening_of_packed
 from penaltybox.producers.questions import Answer
 from penaltybox.producers.scripts import script
 
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from penaltybox.links.exchange import Command, Script
     from penaltybox.links.multiplex import MultiplexLink
     from penaltybox.producers.limiter import Request
-    from penaltybox.producers.questions import Question
+    from penaltybox.producers.questions import Asked
 
 RECORD_LIFE_MS: Final = 86_400_000
 """A record of what a request took lives as long as the longest window it took from, and at most this long."""
+_AT_ONCE: Final = -1
 _BLOCKED: Final = 1
 _CHALLENGED: Final = 2
 _CHANGED: Final = -1
@@ -65,7 +68,7 @@ class Counters(Protocol):
     async def load(self, algorithms: Iterable[frozenset[str]]) -> None:
         """Make the scripts for limits of these sets of algorithms known, so that the first decisions need not."""
 
-    async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
+    async def ask(self, asked: Asked, request: Request, deadline_s: float) -> Answer:
         """Check everything about a request, and take from all of its limits if it fits all that are in force.
 
         Raises:
@@ -110,27 +113,41 @@ class ServerCounters:
         scripts = [script("refund"), *(script("decide", one) for one in algorithms)]
         await self._link.exchange([("SCRIPT", "LOAD", one.text) for one in scripts])
 
-    async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
+    async def ask(self, asked: Asked, request: Request, deadline_s: float) -> Answer:
         """See `Counters.ask`; exactly one round trip."""
-        keys = question.counters(stems)
+        if request.cost == 1 and not request.idempotency_key and self.test_now_ms is None:
+            packed = self._packed(asked, request)
+        else:
+            packed = hiredis.pack_command(self._call(asked, request))  # type: ignore[arg-type]
+        reply = await self._link.ask_packed(packed, deadline_s)
+        if isinstance(reply, NoScriptError):
+            reply = await self._run_again(asked.question.script, packed, deadline_s)
+        kind = reply[0]
+        if kind == _AT_ONCE:
+            trust = None if reply[1] < 0 else reply[1] == 1
+            return Answer(0, trust, states=asked.question.states_that_fit(reply, 2), fits=True)
+        trust = None if reply[2] < 0 else reply[2] == 1
+        if kind == _BLOCKED:
+            return Answer(reply[1], trust, blocks=present(reply[3:]))
+        if kind == _CHALLENGED:
+            return Answer(reply[1], trust, challenges=present(reply[3:]))
+        return Answer(reply[1], trust, states=asked.question.states(reply, 3))
+
+    def _call(self, asked: Asked, request: Request) -> Command:
+        keys = asked.question.counters(asked.stems)
         record_life = 0
         if request.idempotency_key:
             keys.append(self._keyspace.refund(request.idempotency_key))
-            record_life = min(question.longest_ms, RECORD_LIFE_MS)
-        call: Command = (
-            "EVALSHA", question.script.sha, len(keys), *keys,
-            *question.packed, request.cost, request.id, record_life, self._now(), *question.marks(stems),
-        )  # fmt: skip
-        reply = await self._link.ask(call, deadline_s)
-        if isinstance(reply, NoScriptError):
-            reply = await self._run_again(question.script, call, deadline_s)
-        kind, now_ms, established = reply[0], reply[1], reply[2]
-        trust = None if established < 0 else established == 1
-        if kind == _BLOCKED:
-            return Answer(now_ms, trust, blocks=present(reply[3:]))
-        if kind == _CHALLENGED:
-            return Answer(now_ms, trust, challenges=present(reply[3:]))
-        return Answer(now_ms, trust, states=question.states(reply, 3))
+            record_life = min(asked.question.longest_ms, RECORD_LIFE_MS)
+        return (*_opening(asked, keys), request.id, record_life, request.cost, self._now())
+
+    @staticmethod
+    def _packed(asked: Asked, request: Request) -> bytes:
+        """The same as it goes over the wire, for a cost of 1 without a record: only the request's id is new to it."""
+        if asked.call is None:
+            asked.call = opening_of_packed(_opening(asked, asked.question.counters(asked.stems)), more=1)
+        identity = request.id.encode()
+        return b"%b$%d\r\n%b\r\n" % (asked.call, len(identity), identity)
 
     async def give_back(self, idempotency_key: str, deadline_s: float) -> bool:
         """See `Counters.give_back`; two round trips, the second in one step with spending the record."""
@@ -142,9 +159,10 @@ class ServerCounters:
             if not counters:
                 return False
             call: Command = ("EVALSHA", refund.sha, 1 + len(counters), key, *counters, record, "", 1, self._now())
-            reply = await self._link.ask(call, deadline_s)
+            packed = hiredis.pack_command(call)  # type: ignore[arg-type]
+            reply = await self._link.ask_packed(packed, deadline_s)
             if isinstance(reply, NoScriptError):
-                reply = await self._run_again(refund, call, deadline_s)
+                reply = await self._run_again(refund, packed, deadline_s)
             if reply != _CHANGED:
                 return bool(reply == 1)
         return False
@@ -152,13 +170,13 @@ class ServerCounters:
     def _now(self) -> str | int:
         return "" if self.test_now_ms is None else self.test_now_ms
 
-    async def _run_again(self, run: Script, call: Command, deadline_s: float) -> Any:
+    async def _run_again(self, run: Script, packed: bytes, deadline_s: float) -> Any:
         """Only NOSCRIPT is retried: nothing was executed then. After another failure it may have counted."""
         try:
             async with asyncio.timeout(deadline_s):
                 for _ in range(_ATTEMPTS):
                     await run.load(self._link)
-                    reply = await self._link.ask(call, deadline_s)
+                    reply = await self._link.ask_packed(packed, deadline_s)
                     if not isinstance(reply, NoScriptError):
                         return reply
         except TimeoutError as error:
@@ -168,6 +186,12 @@ class ServerCounters:
     async def close(self) -> None:
         """See `Counters.close`."""
         await self._link.close()
+
+
+def _opening(asked: Asked, keys: Sequence[str]) -> Command:
+    """A decision's call without what each request has of its own."""
+    question = asked.question
+    return ("EVALSHA", question.script.sha, len(keys), *keys, question.packed, *question.marks(asked.stems))
 
 
 def present(values: Sequence[bytes]) -> list[tuple[int, bytes]]:

@@ -17,7 +17,7 @@ from penaltybox.contracts.errors import PenaltyboxError, StoreUnavailable
 from penaltybox.contracts.keyspace import slot_of
 from penaltybox.producers.counters import RECORD_LIFE_MS, Unanswered, counters_of
 from penaltybox.producers.customers import WHOLE, Standing
-from penaltybox.producers.questions import LIMIT_FORM, Answer
+from penaltybox.producers.questions import Answer
 from penaltybox.producers.scripts import script
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penaltybox.links.cluster import ClusterLink
     from penaltybox.links.exchange import Command, Script
     from penaltybox.producers.limiter import Request
-    from penaltybox.producers.questions import Question
+    from penaltybox.producers.questions import Asked, Question
 
 HOLD_MS: Final = 10_000
 """For so long a give-back finds what a request took; later it is lost, until the counter's own end."""
@@ -119,11 +119,14 @@ class ClusterCounters:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def ask(self, question: Question, stems: Sequence[str], request: Request, deadline_s: float) -> Answer:
+    async def ask(self, asked: Asked, request: Request, deadline_s: float) -> Answer:
         """See `Counters.ask`; one round trip to each node, all at once, when trust and plan are as last time."""
         end_s = asyncio.get_running_loop().time() + deadline_s
+        question, stems = asked.question, asked.stems
         who = stems[question.trusted if question.trusted is not None else question.customer or 0] if stems else ""
-        groups = _groups(question, stems)
+        groups = asked.call
+        if groups is None:
+            groups = asked.call = _groups(question, stems)
         for _ in range(_ROUNDS):
             assumed = self._standings.get(who, _DEFAULT)
             heard = await self._hear(question, groups, request, assumed, end_s)
@@ -213,7 +216,7 @@ class ClusterCounters:
         life, refundable = (RECORD_LIFE_MS, 1) if request.idempotency_key else (HOLD_MS, 0)
         return (
             1 + len(group.counters), record, *group.counters,
-            bytes([exempt]) + b"".join(packed), "<B" + LIMIT_FORM * len(packed),
+            b"".join(packed), exempt,
             request.cost, request.id, life, refundable, self._now(),
             f"{group.stem}:block", f"{group.stem}:challenge", *extras,
         )  # fmt: skip
@@ -245,12 +248,12 @@ class ClusterCounters:
         states = question.states(numbers, 0)
         if any(state.wait_ms and not state.dry_run for state in states):
             back = {at for group in taken for at in group.limits}
-            states = [
+            states = tuple(
                 state._replace(remaining=min(question.limits[at].capacity(state.limit), state.remaining + request.cost))
                 if at in back and not state.wait_ms
                 else state
                 for at, state in enumerate(states)
-            ]
+            )
             await self._take_back(taken, request, end_s)
         return Answer(now_ms, trust, states=states)
 

@@ -133,14 +133,21 @@ def weighed(
     return allowed(request, source, states, established=established), tried
 
 
+def verdict_that_fits(
+    request: Request, source: str, states: tuple[LimitState, ...], *, established: bool | None
+) -> Verdict:
+    """Allowed, and no limit is violated, not even one that is tried only."""
+    only = allowed(request, source, states, established=established)
+    return Verdict(action="allow", limits=states, decisions=(only,))
+
+
 def verdict_on(request: Request, source: str, states: Sequence[LimitState], *, established: bool | None) -> Verdict:
     """What `weighed` says, as an answer to the request."""
     for state in states:
         if state.wait_ms:
             break
     else:
-        only = allowed(request, source, states, established=established)
-        return Verdict(action="allow", limits=tuple(states), decisions=(only,))
+        return verdict_that_fits(request, source, tuple(states), established=established)
     told = weighed(request, source, states, established=established)
     action = told[0].action
     if action == "allow":

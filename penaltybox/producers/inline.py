@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
 from penaltybox.contracts.errors import BadEvent, ConfigurationError, PenaltyboxError, StoreUnavailable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from penaltybox.producers.counters import Counters
     from penaltybox.producers.limiter import Request
     from penaltybox.producers.memory import Offering
-    from penaltybox.producers.questions import Answer, Question
+    from penaltybox.producers.questions import Answer, Asked
     from penaltybox.producers.verdict import Verdict
 
 _REFUND_DEADLINE_S: Final = 1.0
@@ -146,14 +147,12 @@ class InlineLimiter:
 
     async def decide(self, request: Request) -> Verdict:
         """See `Decider.decide`."""
-        questions = self._questions
-        question = questions.about(request)
         try:
-            subjects = questions.subjects(question, request)
-            if question.missing:
-                verdict = decisions.verdict_missing(request, self.source, question.missing)
+            asked = self._questions.asked(request)
+            if asked.question.missing:
+                verdict = decisions.verdict_missing(request, self.source, asked.question.missing)
             else:
-                verdict = await self._ask(question, subjects, request)
+                verdict = await self._ask(asked, request)
         except UnicodeEncodeError as error:  # an id, a route or a key
             raise BadEvent("not_text", f"request {request.id!a}: a text that cannot be encoded: {error}") from error
         if self.publisher is not None and request.subjects:  # a record about nobody would be a dead letter
@@ -161,20 +160,19 @@ class InlineLimiter:
                 self.publisher.offer(decision)
         return verdict
 
-    async def _ask(self, question: Question, subjects: Sequence[str], request: Request) -> Verdict:
-        clock = asyncio.get_running_loop().time
-        asked_at_s, deadline_s = clock(), question.scenario.deadline_ms / 1000
-        stems = self._questions.stems(subjects)
+    async def _ask(self, asked: Asked, request: Request) -> Verdict:
+        stems, deadline_s = asked.stems, asked.question.deadline_s
+        asked_at_s = monotonic()  # which is the loop's time
         if not self.breaker.open or self._admits(stems, request, asked_at_s, deadline_s):
             try:
-                answer = await self._counters.ask(question, stems, request, deadline_s)
+                answer = await self._counters.ask(asked, request, deadline_s)
             except PenaltyboxError as error:
                 self._note(error, asked_at_s)
             else:
                 if self.breaker.open or self.counts.away:
                     self._answered(self._counters.touched(stems, request))
-                return self._judge(question, subjects, request, answer)
-        now_s, nodes = clock(), self._counters.touched(stems, request)
+                return self._judge(asked, request, answer)
+        now_s, nodes = monotonic(), self._counters.touched(stems, request)
         verdict = self._failures.verdict(request, self.breaker.wait_s(nodes, now_s))
         self.counts.decided(request.scenario, verdict, now_s, nodes)
         return verdict
@@ -188,7 +186,7 @@ class InlineLimiter:
 
     def _note(self, error: PenaltyboxError, asked_at_s: float) -> None:
         """An outage, or a refused login or right, is everybody's failure; any other error is this request's alone."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         for node, failure in error.by_node.items() if isinstance(error, Unanswered) else (("", error),):
             if isinstance(failure, (StoreUnavailable, ConfigurationError)):
                 self.counts.failed(failure, now_s, node)
@@ -201,7 +199,7 @@ class InlineLimiter:
 
     def _answered(self, nodes: Collection[str]) -> None:
         """These nodes do their part; and those that are nodes no more need not be thought of."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         for node in nodes:
             self.breaker.succeeded(node)
         self.counts.succeeded(now_s, nodes)
@@ -210,12 +208,15 @@ class InlineLimiter:
             self.breaker.keep(left)
             self.counts.keep(left, now_s)
 
-    def _judge(self, question: Question, subjects: Sequence[str], request: Request, answer: Answer) -> Verdict:
+    def _judge(self, asked: Asked, request: Request, answer: Answer) -> Verdict:
+        question = asked.question
         established = answer.trust if question.authenticated else None
         if question.authenticated and established is None:
             established = bool(request.established)
+        if answer.fits:
+            return decisions.verdict_that_fits(request, self.source, answer.states, established=established)
         if answer.blocks or answer.challenges:
-            found = [(subjects[at], value) for at, value in answer.blocks or answer.challenges]
+            found = [(asked.subjects[at], value) for at, value in answer.blocks or answer.challenges]
             action: Action = "deny" if answer.blocks else "challenge"
             return decisions.verdict_listed(request, self.source, action, found, answer.now_ms, established=established)
         return decisions.verdict_on(request, self.source, answer.states, established=established)

@@ -26,11 +26,11 @@ _MAX_QUESTIONS: Final = 4096
 _WITH_BURST: Final = frozenset({"token_bucket", "leaky_bucket", "gcra"})
 _MAX_LEVEL: Final = 1 << 53
 _made: Final = tuple.__new__
-_HEAD: Final = Struct("<5Hd")
+_MAX_ASKED: Final = 16_384
+_HEAD: Final = Struct("<6Hd")
+_NUMBERS: Final = Struct("<2d")
 _LIMIT: Final = Struct("<3d2B")
-HEAD_FORM: Final = "<HHHHHd"
-LIMIT_FORM: Final = "sdddBB"
-"""The same for Lua's `struct.unpack`, with the algorithm's name in front, which ends in a zero."""
+_spell: Final = msgspec.json.Encoder().encode
 
 
 class Applied(NamedTuple):
@@ -65,7 +65,7 @@ class Applied(NamedTuple):
         return self.limit.algorithm in _WITH_BURST
 
     def packed(self) -> bytes:
-        """What the scripts are told about it; see lua/limits.lua."""
+        """What the scripts are told about it; see lua/limits.lua. The algorithm's name in front ends in a zero."""
         return self._packed(self.limit.limit, self.burst_or_slots, follows=self.follows)
 
     def packed_with(self, quota: int) -> bytes:
@@ -113,6 +113,10 @@ class Question:
         passing: places of the subjects whose passed challenge exempts them from the address' challenge.
         address: place of the address; None for none.
         limits: that apply.
+        deadline_s: for the answer.
+        lasting: whether its subjects follow from those of the request alone, not from its route.
+        longest_ms: the longest window.
+        algorithms: of the limits.
     """
 
     def __init__(self, policy: Policy, name: str, dimensions: tuple[str, ...], combinations: Sequence[str]) -> None:
@@ -134,12 +138,16 @@ class Question:
         )
         self._counters = [(one.at, one.tail) for one in self.limits]
         self._marks = self._marked()
-        self._told = [(one.name, one.limit.window_ms, one.limit.answer, one.limit.dry_run) for one in self.limits]
+        self._told = [
+            (one.name, one.limit.limit, one.limit.window_ms, one.limit.answer, one.limit.dry_run) for one in self.limits
+        ]
+        self.deadline_s = self.scenario.deadline_ms / 1000
+        self.lasting = not any("route" in on.split("+") for on in self.on)
         self.longest_ms = max((one.limit.window_ms for one in self.limits), default=0)
         self.algorithms = frozenset(one.limit.algorithm for one in self.limits)
         self.script: Script = script("decide", self.algorithms)
-        self.packed = (self._packed(), HEAD_FORM + LIMIT_FORM * len(self.limits), self._names())
-        """The question as lua/decide.lua wants it: packed, how, and the limits' names."""
+        self.packed = b"".join([self._packed(), *(one.packed() for one in self.limits), self._names()])
+        """The question, its limits and their names, as lua/asked.lua wants them."""
 
     def _first(self, dimensions: Sequence[str]) -> int | None:
         return next((self.on.index(one) for one in dimensions if one in self.dimensions), None)
@@ -156,8 +164,11 @@ class Question:
         trust = reads + 1 if self.trusted is not None else 0
         plan = max(reads, trust) + 1 if self.customer is not None else 0
         address = 0 if self.address is None else self.address + 1
-        head = _HEAD.pack(len(self.on), address, trust, plan, len(self.passing), self.scenario.newcomers_percent)
-        return head + b"".join([one.packed() for one in self.limits])
+        head = _HEAD.pack(
+            max(reads, trust, plan), len(self.on), address, trust, plan, len(self.passing),
+            self.scenario.newcomers_percent,
+        )  # fmt: skip
+        return head + b"".join([_NUMBERS.pack(one.limit.limit, one.limit.window_ms) for one in self.limits])
 
     def _marked(self) -> list[tuple[int, str]]:
         places = range(len(self.on))
@@ -174,36 +185,63 @@ class Question:
         return [stems[at] + tail for at, tail in self._counters]
 
     def marks(self, stems: Sequence[str]) -> list[str]:
-        """The keys that are only read, as lua/decide.lua wants them."""
+        """The keys that are only read, as lua/asked.lua wants them."""
         return [stems[at] + tail for at, tail in self._marks]
 
-    def states(self, numbers: Sequence[int], at: int) -> list[LimitState]:
+    def states(self, numbers: Sequence[int], at: int) -> tuple[LimitState, ...]:
         """The limits as the script told them: from place `at` on quota, wait, remaining and reset of each."""
         found = []
-        for name, window_ms, answer, dry_run in self._told:
+        for name, _, window_ms, answer, dry_run in self._told:
             # As NamedTuple does it, but for the call in between: it would take half of the time.
             state = (name, numbers[at], window_ms, numbers[at + 2], numbers[at + 3], numbers[at + 1], answer, dry_run)
             found.append(_made(LimitState, state))
             at += 4
-        return found
+        return tuple(found)
+
+    def states_that_fit(self, remaining: Sequence[int], at: int) -> tuple[LimitState, ...]:
+        """The limits as lua/at_once.lua told them: from place `at` on what remains of each."""
+        return tuple(
+            [
+                _made(LimitState, (name, limit, window_ms, left, window_ms, 0, answer, dry_run))
+                for (name, limit, window_ms, answer, dry_run), left in zip(self._told, remaining[at:], strict=True)
+            ]
+        )
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, gc=False):
     """What Redis said.
 
     Attributes:
-        now_ms: its time.
+        now_ms: its time, if somebody is listed.
         trust: whether the trusted subject is established; None when nothing is known.
         blocks: (place of the subject, value) of the block keys that are there.
         challenges: the same of the challenge keys that are there and stand; empty when there is a block.
         states: the limits; empty when listed.
+        fits: whether it is known already that no limit is violated.
     """
 
     now_ms: int
     trust: bool | None
     blocks: Sequence[tuple[int, bytes]] = ()
     challenges: Sequence[tuple[int, bytes]] = ()
-    states: Sequence[LimitState] = ()
+    states: tuple[LimitState, ...] = ()
+    fits: bool = False
+
+
+class Asked(msgspec.Struct, gc=False):
+    """What is asked about certain subjects: all that stays the same from one request of theirs to the next.
+
+    Attributes:
+        question: about them.
+        subjects: canonical texts of `question.on`.
+        stems: what the keys of these subjects start with.
+        call: whatever the counters have made of it, for the next time.
+    """
+
+    question: Question
+    subjects: tuple[str, ...]
+    stems: tuple[str, ...]
+    call: Any = None
 
 
 class Questions:
@@ -230,6 +268,42 @@ class Questions:
         ruled = {rule.on for rule in policy.rules if "+" in rule.on}
         self._combinations = sorted(ruled, key=specificity)
         self._known: dict[tuple[str, ...], Question] = {}
+        self._asked: dict[bytes, Asked] = {}
+        self._order: list[bytes] = []
+        self._oldest = 0
+
+    def asked(self, request: Request) -> Asked:
+        """What is asked about the subjects of a request; remembered, because who asks once mostly asks again.
+
+        Raises:
+            BadEvent: a subject that is not allowed.
+        """
+        subjects = request.subjects
+        if self._pseudonyms is not None:
+            subjects = self._pseudonyms.of_subjects(subjects)
+        try:
+            key = _spell((request.scenario, subjects))
+        except UnicodeEncodeError:
+            key = b""
+        return self._asked.get(key) or self._learn(key, request, subjects)
+
+    def _learn(self, key: bytes, request: Request, subjects: dict[str, str]) -> Asked:
+        question = self.about(request)
+        texts = self._texts(question, request, subjects)
+        stem = self._stem
+        asked = Asked(question, texts, tuple([f"{stem}{text}}}" for text in texts]))
+        if question.lasting and key:
+            self._remember(key, asked)
+        return asked
+
+    def _remember(self, key: bytes, asked: Asked) -> None:
+        if len(self._order) < _MAX_ASKED:
+            self._order.append(key)
+        else:  # one by one: to drop all of them at once would hold up whoever comes next
+            self._asked.pop(self._order[self._oldest], None)
+            self._order[self._oldest] = key
+            self._oldest = (self._oldest + 1) % _MAX_ASKED
+        self._asked[key] = asked
 
     def about(self, request: Request) -> Question:
         """The question about requests like this."""
@@ -242,23 +316,12 @@ class Questions:
             self._known[key] = found
         return found
 
-    def subjects(self, question: Question, request: Request) -> list[str]:
-        """Canonical texts of the subjects `question.on`.
-
-        Raises:
-            BadEvent: a subject that is not allowed.
-        """
-        subjects = request.subjects
-        if self._pseudonyms is not None:
-            subjects = self._pseudonyms.of_subjects(subjects)
-        found = [name.text for name in self._canonicaliser.names(subjects)]
+    def _texts(self, question: Question, request: Request, subjects: dict[str, str]) -> tuple[str, ...]:
+        """Canonical texts of the subjects `question.on`."""
+        text_of = self._canonicaliser.text
+        found = [text_of(dimension, value) for dimension, value in subjects.items()]
         for on in question.on[len(found) :]:
             text = subject_of(on, request, subjects, self._canonicaliser)
             if text is not None:  # the question is only about combinations whose parts are there
                 found.append(text)
-        return found
-
-    def stems(self, subjects: Sequence[str]) -> list[str]:
-        """What the keys of these subjects start with."""
-        stem = self._stem
-        return [f"{stem}{subject}}}" for subject in subjects]
+        return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 Main = Literal["decide", "decide_group", "refund"]
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
+_INSERTED: Final = re.compile(r"^ *--> (\w+)$", re.MULTILINE)
+_AT_ONCE: Final = frozenset({"sliding_window"})
+"""Algorithms whose limits can be decided by lua/at_once.lua."""
 _DRAINING: Final = frozenset({"token_bucket", "leaky_bucket"})
 
 
@@ -33,15 +37,22 @@ def script(main: Main, algorithms: Iterable[str] = ALGORITHMS) -> Script:
 
 @cache
 def _assembled(main: Main, algorithms: tuple[str, ...]) -> Script:
-    text = _joined(algorithms, ("limits", main), gives=main == "refund")
+    # The rest would decide the same as what stands first, but has more to set up at every call.
+    first = ("asked", *(("at_once",) if _AT_ONCE.issuperset(algorithms) else ())) if main == "decide" else ()
+    text = _joined(algorithms, ("limits", main), gives=main == "refund", first=first)
     # Scripts are sent and kept whole: without comments and indents they are half as long.
     lines = (line.strip() for line in text.splitlines())
     return Script("\n".join(line for line in lines if line and not line.startswith("--")))
 
 
-def _joined(algorithms: tuple[str, ...], names: tuple[str, ...], *, gives: bool) -> str:
-    folder = files("penaltybox.producers") / "lua"
+def _joined(algorithms: tuple[str, ...], names: tuple[str, ...], *, gives: bool, first: tuple[str, ...] = ()) -> str:
     shared = () if _DRAINING.isdisjoint(algorithms) else ("draining",)
-    wanted = ("prelude", *shared, *algorithms, *names)
-    files_read = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in wanted]
-    return "\n".join([f"local GIVES = {str(gives).lower()}", *files_read])
+    wanted = ("names", *first, "prelude", *shared, *algorithms, *names)
+    return "\n".join([f"local GIVES = {str(gives).lower()}", *map(_file, wanted)])
+
+
+@cache
+def _file(name: str) -> str:
+    """A file of `producers/lua`, with others in the place of their names (``--> name``)."""
+    text = (files("penaltybox.producers") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return _INSERTED.sub(lambda found: _file(found[1]), text)

@@ -201,7 +201,7 @@ async def test_an_error_that_only_one_request_has_is_nobody_elses(rig: Rig, capl
         ask = limiter._counters.ask
 
         async def poisoned(*arguments: Any) -> Any:
-            if arguments[2].id == "poison":
+            if arguments[1].id == "poison":
                 raise PenaltyboxError("Redis answered with an unexpected error: ERR bad.")
             return await ask(*arguments)
 

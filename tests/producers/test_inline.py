@@ -16,7 +16,7 @@ from penaltybox.producers.limiter import Limiter
 from tests.producers.limiters import KINDS, PATIENT, Rig, at, policy, request, rig_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from penaltybox.contracts.policy import Policy
     from penaltybox.producers.verdict import LimitState, Verdict
@@ -46,13 +46,13 @@ async def test_a_refused_request_takes_from_no_limit(rig: Rig) -> None:
     assert [one.action for one in rig.published] == [*answers, "allow"]
 
 
-def anything(rng: random.Random) -> Policy:
-    """Limits of any algorithm on user, device, address and a combination, small enough to be hit all the time."""
+def anything(rng: random.Random, algorithms: Sequence[str]) -> Policy:
+    """Limits of these algorithms on user, device, address and a combination, small enough to be hit all the time."""
     limits: dict[str, tuple[Limit, ...]] = {}
     for on in ("user", "device", "ip", "device+route"):
         found = []
         for name in ("a", "b")[: rng.randint(0, 2)]:
-            algorithm: Any = rng.choice(ALGORITHMS)
+            algorithm: Any = rng.choice(algorithms)
             bucket = algorithm in {"token_bucket", "leaky_bucket", "gcra"}
             found.append(
                 Limit(
@@ -73,11 +73,15 @@ def told(rig: Rig, verdict: Verdict) -> list[LimitState]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_it_decides_what_the_limiter_in_memory_decides(rig: Rig, seed: int) -> None:
-    """Any limits, any requests, virtual time: each verdict, and how each limit stands, is that of the memory's."""
+@pytest.mark.parametrize("algorithms", [ALGORITHMS, ["sliding_window"]], ids=["any", "logs"])
+async def test_it_decides_what_the_limiter_in_memory_decides(rig: Rig, algorithms: list[str], seed: int) -> None:
+    """Any limits, any requests, virtual time: each verdict, and how each limit stands, is that of the memory's.
+
+    Logs alone are decided at once where they fit (lua/at_once.lua).
+    """
     rng = random.Random(seed)
     for _ in range(4):
-        rules = anything(rng)
+        rules = anything(rng, algorithms)
         async with InlineLimiter.open(rig.fresh(), rules, source="test/1") as limiter:
             reference = Limiter(rules.limits, source="test/1")
             now_ms = START

@@ -1,6 +1,6 @@
 -- What the main scripts share: which quota is in force, and check all limits before taking from any.
--- Limits come in one flat table behind `skip` other values, SIZE fields each: algorithm, limit, window, burst or slots,
--- dry run (1 or 0), burst follows the limit (1 or 0). Their names, {path, {plan = limit}} each, come as JSON: only a
+-- Limits come in one flat table, SIZE fields each: algorithm, limit, window, burst or slots, dry run (1 or 0), burst
+-- follows the limit (1 or 0). Their names, {path, {plan = limit}} each, come as JSON: only a
 -- customer's plan needs them.
 local SIZE = 6
 
@@ -16,27 +16,25 @@ local function now_of(given)
   return time[1] * 1000 + floor(time[2] / 1000)
 end
 
--- Share of the normal quota in 1/10,000, and whether the subject is established (1 or 0).
-local function trusted(text, newcomers)
-  local trust, percent = decoded(text), 100
-  if type(trust.multiplier) == 'number' and trust.multiplier > 0 then
-    percent = min(floor(trust.multiplier * 100 + 0.5), 100000)
-  end
-  local established = trust.established == true
-  return percent * (established and 100 or newcomers), established and 1 or 0
+-- The table of so many limits, and where they end in what questions.py has packed.
+local function limits_of(packed, count, from)
+  local limits = {unpacked('<' .. string.rep('sdddBB', count), packed, from)}
+  local ends = limits[#limits]
+  limits[#limits] = nil
+  return limits, ends
 end
 
 -- Sets limit and burst to what is in force for this customer and share of trust. At least 1. A customer's own limit
 -- counts before the plan's, the plan's before the policy's.
-local function put_in_force(limits, skip, customer, names, share)
+local function put_in_force(limits, customer, names, share)
   local own = customer and type(customer.limits) == 'table' and customer.limits or {}
   local plan = customer and type(customer.plan) == 'string' and customer.plan
   names = customer and cjson.decode(names)
-  for at = skip + 1, #limits, SIZE do
+  for at = 1, #limits, SIZE do
     local limit = limits[at + 1]
     local quota = limit
     if customer then
-      local path, plans = unpack(names[(at - skip - 1) / SIZE + 1])
+      local path, plans = unpack(names[(at - 1) / SIZE + 1])
       local given = own[path]
       quota = type(given) == 'number' and given >= 1 and floor(given) or plan and plans[plan] or limit
     end
@@ -51,14 +49,14 @@ end
 
 -- Writes quota, wait, remaining and reset of each limit into the reply, behind `to`; returns whether all that are in
 -- force fit. What `take` wants to know stays in the limit's last field.
-local function check_all(limits, skip, key, cost, now, id, reply, to)
+local function check_all(limits, key, cost, now, id, reply, to)
   local fits = true
-  for at = skip + 1, #limits, SIZE do
+  for at = 1, #limits, SIZE do
     local quota = limits[at + 1]
     local wait, remaining, reset, known =
       algorithms[limits[at]].check(KEYS[key], quota, limits[at + 2], limits[at + 3], cost, now, id)
     reply[to + 1], reply[to + 2], reply[to + 3], reply[to + 4] = quota, wait, remaining, reset
-    limits[at + 5] = known
+    limits[at + 5] = known or false  -- nil would be a hole, at which `#limits` may end: what follows would not be taken
     if wait ~= 0 and limits[at + 4] == 0 then fits = false end
     key, to = key + 1, to + 4
   end
@@ -66,9 +64,9 @@ local function check_all(limits, skip, key, cost, now, id, reply, to)
 end
 
 -- Takes from every limit that fits; with `taken`, notes there what a refund needs. Returns the longest window.
-local function take_all(limits, skip, key, cost, now, id, reply, to, taken)
+local function take_all(limits, key, cost, now, id, reply, to, taken)
   local longest = 0
-  for at = skip + 1, #limits, SIZE do
+  for at = 1, #limits, SIZE do
     if reply[to + 2] == 0 then
       local name, quota, window, burst = limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
       reply[to + 3], reply[to + 4] =

@@ -1,4 +1,5 @@
--- What every algorithm needs. The files are joined in this order: prelude, draining, one per algorithm, the script.
+-- What every algorithm needs. The files are joined in this order: names, for a decision asked and at_once, prelude,
+-- draining, one per algorithm, limits, the script. A line `--> halving` stands for the file of that name.
 --
 -- An algorithm is a table of three functions; times in ms, `size` is the burst or the number of slots:
 --   check(key, limit, window, size, cost, now, id)  -> wait (0: fits, NEVER: above the limit), remaining, reset, and what
@@ -15,14 +16,6 @@
 --
 -- All of this is set up at every call, and a function costs a tenth of a microsecond whether it is called or not. So only
 -- the scripts that give back have `give`: their text starts with `local GIVES = true`.
-
-local algorithms = {}
-local NEVER, HUGE = -1, math.huge
-local SLACK = 1000
-local call = redis.call
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local match, format = string.match, string.format
-local pack, unpacked = struct.pack, struct.unpack
 
 -- The key's time now; nil when the clock was set back by more than a window.
 local function onward(latest, now, window)

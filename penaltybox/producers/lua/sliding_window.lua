@@ -3,37 +3,8 @@
 -- counts until its oldest one leaves the window. A request's id that comes again is counted again.
 
 do
-  -- TAG, when it was taken, sum of all costs before it (modulo SUMS), its cost; and as they were then: the key's end,
-  -- when the oldest entry was taken, the sum before that one.
-  local TAG, FORM, HEAD = 0x4c50, '<I2I6I7I7I6I6I7', 41
-  local SUMS = 2 ^ 52  -- what counts in one window must be less
-  -- The key's end is moved only when it must, and then further than it must by this part of the window.
-  local SPARE = 8
-
-  -- The numbers of an entry but the tag; nil when it is none.
-  local function opened(text)
-    if text and #text >= HEAD then
-      local tag, at, before, cost, ends, oldest, gone = unpacked(FORM, text)
-      if tag == TAG then return at, before, cost, ends, oldest, gone end
-    end
-  end
-
-  -- Place, time and sum before it of the first entry that was taken after `moment`, or with which `sum` is reached from
-  -- `gone` on. Steps that double, then halves.
-  local function first(key, moment, gone, sum)
-    local low, place, step, high, found, base = 0, 0, 1, nil, nil, nil
-    repeat
-      local at, before, cost = opened(call('LINDEX', key, place))
-      if not at or at > moment or (before + cost - gone) % SUMS >= sum then
-        high, found, base = place, at, before
-      else
-        low = place + 1
-      end
-      place = high and floor((low + high) / 2) or low + step
-      step = step + step
-    until low == high
-    return low, found, base
-  end
+  local first
+  --> halving
 
   -- Of a log whose newest entry does not say it all: the key's time, what counts now, the time of its newest entry, the
   -- key's end, time of the oldest entry, the sum before it, the sum of all; and last, whether there is a key to replace.
