@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
@@ -28,7 +28,7 @@ from penaltybox.producers.adapters.registry import SUMMARIES, load
 from penaltybox.producers.adapters.targets import Targets
 from penaltybox.producers.logs.checkpoint import Checkpoint
 from penaltybox.producers.logs.delivery import Delivery
-from penaltybox.producers.logs.files import logs_of
+from penaltybox.producers.logs.files import logs_of, unpacked
 from penaltybox.producers.logs.follow import Follower, Pipe
 from penaltybox.producers.logs.garbage import collected_less_often
 from penaltybox.producers.logs.passage import Common, stretches
@@ -228,7 +228,7 @@ class _Run:
         with progress_bar([path for log in logs for path in log], quiet=quiet) as report:
             common = self._common._replace(report=report)
             if self._piped:
-                with nullcontext(sys.stdin.buffer) if self._log == "-" else Path(self._log).open("rb") as stream:
+                with _pipe(self._log) as stream:
                     asyncio.run(delivery.piped(stretches(stream, self._log, common), common.lateness_ms))
             else:
                 asyncio.run(delivery.whole(WholeLogs(logs, common, self._checkpoint)))
@@ -249,6 +249,13 @@ class _Run:
         from penaltybox.producers.publisher import Publisher
 
         return lambda: Publisher(self._values)
+
+
+@contextmanager
+def _pipe(log: str) -> Iterator[IO[bytes]]:
+    """Standard input, or a pipe by its name; decompressed."""
+    with nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as stream:
+        yield unpacked(stream, log)
 
 
 async def _until_stopped(delivery: Delivery, logs: Follower | Pipe) -> None:

@@ -23,7 +23,7 @@ from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision
 from penaltybox.producers.adapters.registry import SUMMARIES
-from tests.producers.logs.nginx_logs import line, lines
+from tests.producers.logs.nginx_logs import line, lines, number_of, zstd
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
@@ -137,6 +137,18 @@ def test_a_damaged_log_is_read_as_far_as_it_goes_and_fails(tmp_path: Path) -> No
     assert isinstance(result.exception, ConfigurationError)
     assert re.search(r"log .*other\.gz: cannot be read on after byte ", str(result.exception))
     assert 100 < len(decisions(result.stdout)) < 4905
+
+
+def test_what_comes_through_a_pipe_may_be_packed() -> None:
+    """As a file may; cut off, it is read as far as it goes."""
+    packed = gzip.compress(lines(range(3000)))
+    for given in (packed, zstd().compress(lines(range(3000)))):
+        assert len(decisions(call("nginx-error", "-", "--dry-run", given=given).stdout)) == 3000
+    result = CliRunner().invoke(app, ["ingest", "nginx-error", "-", "--dry-run"], input=packed[:-1000])
+    assert "log -: cannot be read on after byte" in str(result.exception)
+    found = [number_of(decision) for decision in decisions(result.stdout)]
+    assert found == list(range(len(found)))
+    assert len(found) > 2000
 
 
 def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penaltybox.contracts.errors import BadEvent, PenaltyboxError, StoreUnavailable
+from penaltybox.producers.logs.files import Damaged
 from penaltybox.producers.logs.ordering import Ordering
 
 if TYPE_CHECKING:
@@ -86,14 +87,17 @@ class Delivery:
             await publisher.close()
 
     async def piped(self, runs: Iterable[Stretch], lateness_ms: int) -> None:
-        """Publishes what comes through a pipe that is read to its end; raises as `whole` does."""
+        """Publishes what comes through a pipe that is read to its end, or as far as that goes; raises as `whole`."""
         order: Ordering[Found] = Ordering(lateness_ms)
         publisher = self._outlet()
         await publisher.start()
         try:
-            for run in runs:
-                for one in order.add(run.found):
-                    await self._send(publisher, one.decision)
+            try:
+                for run in runs:
+                    for one in order.add(run.found):
+                        await self._send(publisher, one.decision)
+            except Damaged as error:
+                self._progress.damaged.append(str(error))
             for one in order.rest():
                 await self._send(publisher, one.decision)
             await publisher.flush()

@@ -7,6 +7,7 @@ import hashlib
 import os
 import zlib
 from importlib import import_module
+from io import BufferedReader
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -18,6 +19,7 @@ from penaltybox.producers.logs.rotation import grouped, series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from io import RawIOBase
 
 BEGINNING_BYTES: Final = 1024
 _GZIP: Final = b"\x1f\x8b"
@@ -53,7 +55,10 @@ class Beginning(msgspec.Struct, frozen=True):
 def compression(path: Path) -> str:
     """``gzip``, ``zstd`` or nothing, by the first bytes, whatever the name; raises OSError."""
     with path.open("rb", buffering=0) as plain:
-        first = plain.read(4)
+        return _kind(plain.read(4))
+
+
+def _kind(first: bytes) -> str:
     return "gzip" if first.startswith(_GZIP) else "zstd" if first == _ZSTD else ""
 
 
@@ -74,7 +79,20 @@ def opened(path: Path) -> IO[bytes]:
         raise unreadable(path, error) from error
 
 
-def _zstd(path: Path) -> Any:
+def unpacked(stream: IO[bytes], name: str) -> IO[bytes]:
+    """What comes through a pipe, decompressed.
+
+    Raises:
+        ConfigurationError: it is zstd while this Python cannot read that.
+    """
+    peeked = stream if isinstance(stream, BufferedReader) else BufferedReader(cast("RawIOBase", stream))
+    kind = _kind(peeked.peek(4)[:4])
+    if kind == "gzip":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=peeked))
+    return cast("IO[bytes]", _zstd(name).ZstdFile(peeked)) if kind == "zstd" else peeked
+
+
+def _zstd(path: object) -> Any:
     for name in ("compression.zstd", "backports.zstd"):
         try:
             return import_module(name)

@@ -47,3 +47,12 @@ def common(**changes: Any) -> Common:
 def checkpoint(path: Path | None = None, **changes: Any) -> Checkpoint:
     """A checkpoint of these logs."""
     return Checkpoint(path, FORM, f"{FORM}/1", **changes)
+
+
+def zstd() -> Any:
+    """The module that packs and unpacks zstd."""
+    try:
+        from compression import zstd as found  # noqa: PLC0415 - of newer Pythons
+    except ModuleNotFoundError:
+        from backports import zstd as found  # noqa: PLC0415
+    return found

@@ -6,7 +6,7 @@ import gzip
 import io
 import random
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,20 +19,12 @@ from penaltybox.producers.logs.passage import Common, stretches
 from penaltybox.producers.logs.progress import Progress
 from penaltybox.producers.logs.whole import WholeLogs
 from tests.producers.adapters.reading_of import options
-from tests.producers.logs.nginx_logs import checkpoint, common, line, lines, number_of
+from tests.producers.logs.nginx_logs import checkpoint, common, line, lines, number_of, zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penaltybox.contracts.events import Decision
-
-
-def _zstd() -> Any:
-    try:
-        from compression import zstd  # noqa: PLC0415 - of newer Pythons
-    except ModuleNotFoundError:
-        from backports import zstd  # noqa: PLC0415
-    return zstd
 
 
 def _read(source: Path, shared: Common | None = None, saved: Checkpoint | None = None) -> list[Decision]:
@@ -50,7 +42,7 @@ def test_ids_are_the_same_again(tmp_path: Path) -> None:
         "error.log": data + lines(range(300, 320)),
         "other.1": data,
         "error.2.gz": gzip.compress(data),
-        "error.3.zst": _zstd().compress(data),
+        "error.3.zst": zstd().compress(data),
     }
     ids = []
     for name, content in files.items():
@@ -152,7 +144,7 @@ def test_invalid_bytes_and_other_lines_are_counted(tmp_path: Path) -> None:
 def test_of_a_damaged_log_all_is_read_that_can_be(tmp_path: Path, kind: str, backwards: bool) -> None:
     """Cut off: its whole lines, then those of other files; a sentence; and the rest, when it is there after all."""
     data = b"".join(line(number, "x" * (number * 7919 % 97)) for number in range(50_000)[:: -1 if backwards else 1])
-    packed = gzip.compress(data) if kind == "gzip" else _zstd().compress(data)
+    packed = gzip.compress(data) if kind == "gzip" else zstd().compress(data)
     log, saved = tmp_path / "logs" / "error.log.1", tmp_path / "saved"
     log.parent.mkdir()
     log.write_bytes(packed[: len(packed) // 2])
