@@ -12,10 +12,12 @@ import codecs
 import gzip
 import hashlib
 import heapq
+import shutil
 import zlib
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
@@ -199,7 +201,7 @@ def open_log(path: str | Path) -> Iterator[IO[bytes]]:
         ConfigurationError: it cannot be opened. What fails while it is in use is told by whom it fails.
     """
     try:
-        plain = Path(path).open("rb")  # noqa: SIM115 - closed below; only its opening is our failure
+        plain = _seekable(Path(path).open("rb"))  # noqa: SIM115 - closed below; only its opening is our failure
         zipped = plain.read(2) == _GZIP
         plain.seek(0)
     except OSError as error:
@@ -210,6 +212,17 @@ def open_log(path: str | Path) -> Iterator[IO[bytes]]:
             return
         with gzip.open(plain) as unzipped:
             yield cast("IO[bytes]", unzipped)
+
+
+def _seekable(stream: IO[bytes]) -> IO[bytes]:
+    """The stream, or a copy of it on disk if it is a pipe, such as a shell's <(…): logs are looked into beforehand."""
+    if stream.seekable():
+        return stream
+    with stream:
+        copy = TemporaryFile()  # noqa: SIM115 - closed by whoever opened the log
+        shutil.copyfileobj(stream, copy)
+        copy.seek(0)
+        return cast("IO[bytes]", copy)
 
 
 def end_of_log(lines: Iterable[Line]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,21 @@ def test_scenarios_of_a_log() -> None:
         ("login", "deny"),
         ("web", "allow"),
     ]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_a_log(pack: Any) -> None:
+    """What a shell makes of <(…), plain or compressed, is read to its end and can be read a second time."""
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, pack(line(1) + line(2)))
+        os.close(writer)
+        with open_log(f"/dev/fd/{reader}") as log:
+            assert end_of_log(read_lines(log)) == 1_431_857_102_000
+            log.seek(0)
+            assert len(list(ingest().decisions(read_lines(log)))) == 2
+    finally:
+        os.close(reader)
 
 
 def test_unreadable_files_are_sentences(tmp_path: Path) -> None:
