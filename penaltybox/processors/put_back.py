@@ -113,7 +113,7 @@ def _entries(controls: Mapping[str, Control], stem: str, kind: type[Value]) -> d
         if key.startswith(stem) and control.value:
             try:
                 found[key.removeprefix(stem)] = msgspec.json.decode(control.value, type=kind)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 log.warning("The record of %.100s is no entry of a list, left out: %s", key, error)
     return found
 
@@ -159,7 +159,7 @@ async def _plan(subject: str, control: Control, untold: Untold) -> bool:
         plan = msgspec.json.decode(control.value, type=CustomerPlan)
         if parse_subject(subject) != subject:
             raise BadEvent("subject", "not canonical")  # noqa: TRY301 - told like the others
-    except (msgspec.MsgspecError, BadEvent) as error:
+    except (msgspec.MsgspecError, RecursionError, BadEvent) as error:
         log.warning("The plan of %.100s is no plan, left out: %s", subject, error)
         return False
     await CustomerPlans(untold.link, untold.keys.prefix).put_back(subject, plan)

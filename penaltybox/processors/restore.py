@@ -9,10 +9,12 @@ Until the end the store is marked as being restored: no worker writes into it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from penaltybox.contracts.errors import BadEvent, shown
 from penaltybox.contracts.events import Ladder
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.topics import Topics
@@ -20,7 +22,7 @@ from penaltybox.processors.engine import Engine
 from penaltybox.processors.generations import record_generation
 from penaltybox.processors.patience import RESTORED
 from penaltybox.processors.put_back import newest_controls, put_back
-from penaltybox.processors.state import encode_state, state_expiry, state_from_ladder
+from penaltybox.processors.state import NEVER, encode_state, state_expiry, state_from_ladder
 from penaltybox.processors.topic_log import read_topic
 from penaltybox.processors.untold import tell_untold
 from penaltybox.processors.writer import next_nonce
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 CHUNK = 2000
+_LATEST: Final = 1 << 53
+"""The latest time, and the highest version: a script's numbers are exact up to here."""
+_SUBJECT: Final = re.compile(r"[a-z][a-z0-9_+]*:[A-Za-z0-9\-._~%:/+]+")
 
 
 class Restored(NamedTuple):
@@ -120,7 +125,8 @@ async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:
             continue
         try:
             ladder = msgspec.json.decode(record.value, type=Ladder)
-        except (msgspec.MsgspecError, RecursionError) as error:
+            _check(ladder)
+        except (msgspec.MsgspecError, RecursionError, BadEvent, OverflowError) as error:
             # Others may write there too; one record that is no ladder must not cost all the ladders.
             log.warning("Partition %d, offset %d: no ladder, left out: %s", record.partition, record.offset, error)
             continue
@@ -128,6 +134,24 @@ async def newest_ladders(records: AsyncIterable[Any]) -> dict[str, Ladder]:
         if known is None or ladder.seq >= known.seq:
             newest[ladder.subject] = ladder
     return newest
+
+
+def _check(ladder: Ladder) -> None:
+    """Refuses what has the form of a ladder and would make a key, a version or an end that nobody could use.
+
+    Raises:
+        BadEvent: and says why.
+        OverflowError: a number that no state can hold.
+    """
+    if _SUBJECT.fullmatch(ladder.subject) is None:
+        raise BadEvent("bad_subject", f"subject {shown(ladder.subject)}")
+    if not NEVER < ladder.seq <= _LATEST:
+        raise BadEvent("bad_version", f"seq {shown(ladder.seq)}")
+    holds = [hold.until for hold in (ladder.deny, ladder.challenge) if hold is not None]
+    for at in (ladder.at, ladder.end, ladder.grace_until, ladder.pass_until, *holds):
+        if at is not None and not 0 <= at <= _LATEST:
+            raise BadEvent("bad_time", f"a time of {shown(at)} ms")
+    encode_state(state_from_ladder(ladder), NEVER)
 
 
 async def write_ladders(

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penaltybox.contracts.events import Control, Ladder, encode
+from penaltybox.contracts.events import Control, Hold, Ladder, encode
 from penaltybox.processors.generations import read_control
 from penaltybox.processors.put_back import newest_controls
 from penaltybox.processors.restore import newest_ladders
+from penaltybox.processors.state import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,8 +28,10 @@ async def topic(*records: Any) -> AsyncIterator[Any]:
         yield one
 
 
-def ladder(seq: int, subject: str = "user:1") -> bytes:
-    return encode(Ladder(subject=subject, seq=seq, ts=1, rung="5m", at=1, end=2))
+def ladder(number: int, subject: str = "user:1", **changed: Any) -> bytes:
+    return encode(
+        Ladder(**{"subject": subject, "seq": NEVER + number, "ts": 1, "rung": "5m", "at": 1, "end": 2, **changed})
+    )
 
 
 @pytest.mark.parametrize("junk", JUNK)
@@ -37,7 +40,33 @@ async def test_a_record_that_is_no_ladder_costs_only_itself(junk: bytes) -> None
     found = await newest_ladders(
         topic(record(ladder(3)), record(junk), record(junk, None), record(ladder(2, "user:2")))
     )
-    assert {subject: one.seq for subject, one in found.items()} == {"user:1": 3, "user:2": 2}
+    assert {subject: one.seq - NEVER for subject, one in found.items()} == {"user:1": 3, "user:2": 2}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"subject": ""},
+        {"subject": "user:"},
+        {"subject": "user:a}:block{"},
+        {"subject": "user:a b"},
+        {"seq": 5},
+        {"seq": -1},
+        {"seq": 1 << 54},
+        {"seq": 1 << 70},
+        {"end": 1 << 62},
+        {"at": -5},
+        {"grace_until": 1 << 70},
+        {"deny": Hold(1 << 62, "5m", "r", "p")},
+        {"shared": [(1 << 70, 1)]},
+    ],
+    ids=str,
+)
+async def test_a_ladder_that_nobody_could_use_costs_only_itself(changed: dict[str, Any]) -> None:
+    """Written back, it would be a damaged state, and end every worker that reads it; or a key of somebody else's."""
+    bad = ladder(9, **changed)
+    found = await newest_ladders(topic(record(ladder(3)), record(bad), record(ladder(2, "ip:2001:db8::/64"))))
+    assert {subject: one.seq - NEVER for subject, one in found.items()} == {"user:1": 3, "ip:2001:db8::/64": 2}
 
 
 async def test_tombstones_take_away_what_came_before() -> None:
