@@ -8,7 +8,9 @@ Who takes turns:
 
 - `limiter`: `decide` of a request with a user of two thresholds, a device and an address, exact sliding windows, as
   users get it from `InlineLimiter.open`. Of 10,000 users who all have logs, another one at each call, so their keys
-  are in nobody's caches: the worst case. Requests are made beforehand, as everybody's arguments are.
+  are in no processor's caches. Requests are made beforehand, as everybody's arguments are. The program has asked about
+  each of them before, as one that has run for a while.
+- `limiter_new`: the same by a program that has just started, so almost every user is new to it: the worst case.
 - `limiter_few`: the same, of 100 users: how real traffic is, where few ask often.
 - `same_client`: the script over a connection like the limiter's, in the call that the limiter makes, with the keys and
   arguments of a decision. **This is the bar's peer**: the same client, the same key set, the same request on the wire;
@@ -97,10 +99,17 @@ async def _take_turns(url: str, where: str) -> None:
     client = Redis.from_url(url)
     (loaded,) = await link.exchange([("SCRIPT", "LOAD", "return 1")])
     sha, arguments = loaded.decode(), Arguments()
-    async with InlineLimiter.open(Settings(redis_url=url), POLICY, source="bench/1") as limiter:
+    settings = Settings(redis_url=url)
+    async with (
+        InlineLimiter.open(settings, POLICY, source="bench/1") as limiter,
+        InlineLimiter.open(settings, POLICY, source="bench/2") as started,
+    ):
         decide = ours(limiter)
+        for first in range(0, USERS, 50):
+            await asyncio.gather(*(decide(request_of(one)) for one in range(first, first + 50)))
         calls: dict[str, Call] = {
             "limiter": decide,
+            "limiter_new": ours(started),
             "limiter_few": decide,
             "same_client": lambda call: link.ask(call, DEADLINE_S),
             "same_client_no_keys": lambda _: link.ask(("EVALSHA", sha, 0), DEADLINE_S),
@@ -117,7 +126,7 @@ async def _take_turns(url: str, where: str) -> None:
                 things: list[Any] = list(numbers)
                 if name == "same_client":
                     things = [("EVALSHA", sha, *arguments.of(one)) for one in numbers]
-                elif name == "limiter":
+                elif name in {"limiter", "limiter_new"}:
                     things = [request_of(one) for one in numbers]
                 elif name == "limiter_few":
                     things = [request_of(one % FEW) for one in numbers]
@@ -134,7 +143,7 @@ def _tell(blocks: dict[str, list[list[float]]], where: str) -> None:
     every = {name: [one for taken in turns for one in taken] for name, turns in blocks.items()}
     p50 = {name: statistics.median(found) for name, found in every.items()}
     p99 = {name: statistics.quantiles(found, n=100)[98] for name, found in every.items()}
-    for one, peer in product(("limiter", "limiter_few"), PEERS):
+    for one, peer in product(("limiter", "limiter_new", "limiter_few"), PEERS):
         ratios = sorted(own / other for own, other in zip(medians[one], medians[peer], strict=True))
         suffix = "" if (one, where, peer) == BAR else f"_{where}_{peer}"
         _line(f"{one}_p50_ms{suffix}", p50[one], peer, p50[peer], ratios)

@@ -103,6 +103,21 @@ async def test_it_decides_what_the_limiter_in_memory_decides(rig: Rig, algorithm
                 assert (got.action, got.violated) == (wanted.action, wanted.violated)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+async def test_a_violated_dry_run_leaves_the_other_limits_as_they_are(rig: Rig, algorithm: str) -> None:
+    """Limits before and behind one that is tried only, and violated, are taken from all the same, to the last."""
+    more = f"window: 1h, algorithm: {algorithm}"
+    rules = policy(f"""
+    user: [{{name: a, limit: 4, {more}}}]
+    device: [{{name: tried, limit: 1, dry_run: true, {more}}}]
+    ip: [{{name: b, limit: 3, {more}}}, {{name: c, limit: 9, {more}}}]
+    """)
+    async with rig.open(rules) as limiter:
+        verdicts = [await limiter.decide(request()) for _ in range(5)]
+    assert [one.action for one in verdicts] == ["allow"] * 3 + ["deny"] * 2
+    assert [state.remaining for state in verdicts[2].limits] == [1, 0, 0, 6]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in {"cluster", "sentinel"}])
 async def test_a_decision_is_one_round_trip(redis_by_kind: dict[str, Any], kind: str) -> None:
     """With blocks, trust, plan, a record and six limits: the server reads once from its socket for each decision."""
