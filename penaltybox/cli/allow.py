@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -28,11 +28,14 @@ from penaltybox.cli.list_changes import change_allowlist
 from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
-from penaltybox.contracts.listing import allowed_range, as_address, subject_text
+from penaltybox.contracts.listing import allowed_range, as_address, listed_range, subject_text
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.sinks.lists import Allowed, HandLists
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ipaddress import IPv4Address, IPv6Address
+
     from penaltybox.contracts.policy import AllowEntry, Policy
     from penaltybox.contracts.settings import Settings
     from penaltybox.sinks.lists import Banned
@@ -268,12 +271,19 @@ async def _covering(values: Settings, policy: Policy, subject: str, address: str
     ]
     here = ip_address(address.removeprefix("ip:")) if address else None
     here = getattr(here, "ipv4_mapped", None) or here
-    bans = [
+    return Covering(entries, bans_on(banned, here, now))
+
+
+def bans_on(banned: Mapping[str, Banned], here: IPv4Address | IPv6Address | None, now: int) -> list[tuple[str, Banned]]:
+    """The bans in force that hold an address; none for a subject that is no address."""
+    return [
         (where, ban)
         for where, ban in banned.items()
-        if here is not None and (ban.until is None or ban.until > now) and here in ip_network(where, strict=False)
+        if here is not None
+        and (ban.until is None or ban.until > now)
+        and (network := listed_range(where)) is not None
+        and here in network
     ]
-    return Covering(entries, bans)
 
 
 async def _allowed(values: Settings) -> dict[str, Allowed]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.durations import format_duration
+from penaltybox.contracts.listing import listed_range
 from penaltybox.processors.detections import score_at, values_within
 from penaltybox.processors.ladder import NONE, active, prior_rung
 from penaltybox.processors.remedies import trust_of
@@ -140,23 +140,15 @@ def _in_force(track: Track, now_ms: int) -> list[InForce]:
 
 def banned_by(banned: Mapping[str, Banned], subject: str, now_ms: int) -> list[str]:
     """The banned ranges that an address is in, in words."""
-    address = as_network(subject.partition(":")[2])
+    address = listed_range(subject.partition(":")[2])
     found = []
     for text, ban in banned.items():
-        network = as_network(text)
+        network = listed_range(text)
         if address is None or network is None or network.version != address.version:
             continue
         if network.overlaps(address) and (ban.until is None or ban.until > now_ms):
             found.append(f"{text} ({ban.action}{f': {ban.reason}' if ban.reason else ''})")
     return found
-
-
-def as_network(text: str) -> IPv4Network | IPv6Network | None:
-    """The network of a text, None if it is none (an HMAC)."""
-    try:
-        return ip_network(text)
-    except ValueError:
-        return None
 
 
 def describe_entry(entry: AllowEntry, now_ms: int) -> str:

@@ -35,6 +35,17 @@ def as_range(text: str) -> IPv4Network | IPv6Network | None:
     return network
 
 
+def listed_range(text: str) -> IPv4Network | IPv6Network | None:
+    """The network that a field of a list of ranges means, as limiters read it: a bare address is itself alone.
+
+    None for what is neither: it does nothing.
+    """
+    address, slash, length = text.partition("/")
+    if text.startswith("ip:") or (slash and not (length.isascii() and length.isdecimal())):
+        return None
+    return as_range(text if slash else f"{address}/{128 if ':' in address else 32}")
+
+
 def as_address(text: str) -> str | None:
     """A bare address (``203.0.113.7``, ``2001:db8::1``) as the subject that someone would type; None if it is none."""
     given = text.removeprefix("ip:")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Label
-from penaltybox.contracts.listing import as_range
+from penaltybox.contracts.listing import listed_range
 from penaltybox.contracts.policy import (
     AllowEntry,
     BreakerPolicy,
@@ -199,8 +199,8 @@ def _allow(node: Node) -> AllowEntry:
         raise node.error(node.value, "one of subject or cidr")
     if node.has("cidr"):
         cidr = node.child("cidr", "")
-        network = as_range(cidr.text()) or as_range(f"{cidr.value}/{128 if ':' in cidr.value else 32}")
-        if network is None or cidr.value.startswith("ip:"):
+        network = listed_range(cidr.text())
+        if network is None:
             raise cidr.error(cidr.value, "a range such as 203.0.113.0/24 or 2001:db8::/32")
         return AllowEntry(cidr=str(network), until=until, note=note)
     subject = node.child("subject", "")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import pytest
 
-from penaltybox.cli.explanation import describe_rule, explain_state
+from penaltybox.cli.allow import bans_on
+from penaltybox.cli.explanation import banned_by, describe_rule, explain_state
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.contracts.policy_file import default_policy_path, load_policy, parse_policy
+from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.processors.engine import Engine, Event, Handling, step
 from penaltybox.processors.state import SubjectState
+from penaltybox.producers.limiter import Request
+from penaltybox.producers.lists import Lists
+from penaltybox.sinks.lists import Banned
 
 POLICY = load_policy(default_policy_path())
 START_MS = 1_800_000_000_000
@@ -135,3 +142,32 @@ def test_every_rule_can_be_said() -> None:
         "20 different user within 1h → a challenge of 15m"
     ]
     assert all("→" in describe_rule(rule) for rule in POLICY.rules)
+
+
+@pytest.mark.parametrize(
+    ("field", "holds"),
+    [
+        ("203.0.113.0/24", True),
+        ("203.0.113.9/24", True),
+        ("::ffff:203.0.113.0/120", True),
+        ("203.0.113.7", True),
+        ("::ffff:203.0.113.7", True),
+        ("203.0.113.8", False),
+        ("2001:db8::/32", False),
+        ("203.0.113.0/255.255.255.0", False),
+        ("ip:203.0.113.7", False),
+        ("x", False),
+        ("", False),
+        ("/24", False),
+        ("203.0.113.0/٢٤", False),
+    ],
+)
+def test_a_ban_that_is_in_force_is_the_one_that_is_told(field: str, holds: bool) -> None:
+    """What somebody wrote into the list by himself means the same to limiters, `explain` and `allow check`."""
+    lists, banned = Lists(), {field: Banned(reason="scanner")}
+    lists.ban(field)
+    request = Request(id="r", ts_ms=1, scenario="s", subjects={"ip": "203.0.113.7"})
+    found = lists.find(request, Canonicaliser().names(request.subjects), "203.0.113.7")
+    assert (found is not None) == holds
+    assert bool(banned_by(banned, "ip:203.0.113.7", 1)) == holds
+    assert bool(bans_on(banned, ip_address("203.0.113.7"), 1)) == holds
