@@ -240,7 +240,7 @@ def _check_networks(settings: Settings) -> None:
 def _read_dotenv(path: Path) -> dict[str, str]:
     found = {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {cause(error)}") from error
     for number, line in enumerate(text.splitlines(), 1):

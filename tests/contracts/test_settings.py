@@ -39,6 +39,12 @@ def test_environment_wins_over_the_file(tmp_path: Path) -> None:
     assert (found.kafka, found.redis_prefix) == ("b:2", "mine")
 
 
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """Some editors begin a file with one; the first setting must not be lost to it without a word."""
+    (tmp_path / ".env").write_bytes(b"\xef\xbb\xbfPENALTYBOX_KAFKA=kafka-9:9092\r\n")
+    assert read_settings({}, tmp_path / ".env").kafka == "kafka-9:9092"
+
+
 def test_numbers_and_lists_are_read() -> None:
     """Numbers are numbers, lists are separated by commas."""
     found = read_settings(
