@@ -151,7 +151,9 @@ def decode_state(blob: bytes, subject: str = "a subject") -> SubjectState:
     try:
         state: SubjectState = _decode(memoryview(blob)[1:])
     except msgspec.MsgspecError as error:
-        raise PenaltyboxError(f"the state of {subject} is damaged: {error}; delete its key, or restore") from error
+        raise PenaltyboxError(
+            f"the state of {subject} is damaged: {error}; delete its key, then `penaltybox restore`"
+        ) from error
     number_outbox(state)
     state.slim()
     state.settle()  # a writer that changed a block by hand need not know of it
