@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Placed = tuple[int, int, int, Any]
 """(clock, rank of the partition, offset, record)"""
+MOST_WAITING: Final = 4_000
+"""Records of a partition, about a fetch: of one that is ahead of the others no more is taken in."""
 _stamp: Final = attrgetter("timestamp")
 _offset: Final = attrgetter("offset")
 
@@ -59,6 +61,11 @@ class Lane:
     def blocking(self) -> bool:
         """Whether nobody knows what comes next: nothing waits, and more will come."""
         return not self.records and not self.done
+
+    @property
+    def hungry(self) -> bool:
+        """Whether more of it may be taken in: more will come, and not too much waits."""
+        return not self.done and len(self.records) < MOST_WAITING
 
 
 def released(lanes: Iterable[Lane]) -> list[Placed]:

@@ -41,7 +41,7 @@ _rank = itemgetter(1)
 POLL_MS: Final = 500
 FETCH_WAIT_MS: Final = 25
 """The embedded broker holds a fetch for as long as it may, even when it has records."""
-TURNS: Final = 4
+TURNS: Final = 8
 """Of the event loop after each slice: the next records arrive in pieces meanwhile, one a turn."""
 SILENCE_S: Final = 30
 """A broker that sends nothing for so long, though more is to come, has gone."""
@@ -238,11 +238,15 @@ class TopicSource:
         return [lane] if lane.records else []
 
     async def _fill(self, consumer: Any) -> None:
-        """Fetch until no partition is blocking."""
+        """Take what was fetched, and fetch until no partition is blocking.
+
+        Also of those that are not: while anything lies there that nobody has taken, the next records are not fetched.
+        """
         silent_since = asyncio.get_running_loop().time()
-        while blocking := [tp for tp, lane in self._lanes.items() if lane.blocking]:
+        while hungry := [tp for tp, lane in self._lanes.items() if lane.hungry]:
+            blocking = [tp for tp in hungry if self._lanes[tp].blocking]
             try:
-                fetched = await consumer.getmany(*blocking, timeout_ms=POLL_MS)
+                fetched = await consumer.getmany(*hungry, timeout_ms=POLL_MS if blocking else 0)
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                 raise ConfigurationError(
                     f"{self.title}: records were deleted (retention) before they were read: {error!r}. Choose a later "
@@ -252,6 +256,8 @@ class TopicSource:
             for tp, records in fetched.items():
                 self._take(tp, records)
                 silent_since = now
+            if not blocking:
+                return
             for tp in blocking:
                 # The position passes the end although compaction, or a transaction's marker, may have the last record.
                 lane = self._lanes[tp]
