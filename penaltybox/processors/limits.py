@@ -12,7 +12,8 @@ class Limits(NamedTuple):
         subjects: states kept in memory.
         linger_s: how long changes wait for company before they are written; a new block does not wait.
         slice: records stepped before the event loop gets a turn.
-        chunk: subjects in one write.
+        chunk: subjects in one write, which the store sends as several calls. The event loop gets to the answer only
+            between two slices, so smaller ones have writing hold up stepping; what is urgent waits for one of them.
         records: most records in an open cycle; stepping waits behind it.
         sweep_age_ms: outboxes older than this are told by whoever finds them.
     """
@@ -20,6 +21,6 @@ class Limits(NamedTuple):
     subjects: int = 200_000
     linger_s: float = 0.05
     slice: int = 1000
-    chunk: int = 500
+    chunk: int = 2000
     records: int = 20_000
     sweep_age_ms: int = 2000
