@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.engine import Engine
     from penaltybox.processors.retelling.story import Engines
     from penaltybox.processors.state import SubjectState
+    from penaltybox.sinks.blocklist import Block
     from penaltybox.sinks.lists import Banned
 
 _PENALTIES: Final = """
@@ -42,6 +43,8 @@ WHERE ts <= fromUnixTimestamp64Milli({until:Int64}) AND ts > fromUnixTimestamp64
 ORDER BY id = {trigger:String} DESC, ts DESC LIMIT 6
 """
 _MINUTES_10: Final = 600_000
+_LOOKS: Final = 5
+"""At state and blocks, until nothing was written between the two: else a new block looked like a stranger's."""
 _SWITCHES: Final = 50
 """Of the history: as many as anybody looks at."""
 
@@ -133,12 +136,13 @@ async def explained(
     Raises:
         StoreUnavailable: Redis does not answer.
     """
-    from penaltybox.cli.explanation import banned_by, explain_state
+    from penaltybox.cli.explanation import banned_by, explain_state, strays_of
     from penaltybox.cli.timeline import bounded
     from penaltybox.cli.ways_out import ways_out
 
-    state, engine, banned = await _read(values, policy, subject)
+    state, blocks, engine, banned = await _read(values, policy, subject)
     explanation = explain_state(state, subject, policy, at_ms, engine.allowlist)
+    explanation.strays = strays_of(state, blocks)
     explanation.banned_ranges = banned_by(banned, subject, at_ms)
     history, past, missing = await asyncio.to_thread(
         _history, values, engine, subject, state, since_ms, at_ms, only=only
@@ -155,22 +159,28 @@ async def explained(
 
 async def _read(
     values: Settings, policy: Policy, subject: str
-) -> tuple[SubjectState | None, Engine, Mapping[str, Banned]]:
-    """The subject's state, an engine with the allowlist in Redis, and the banned ranges."""
+) -> tuple[SubjectState | None, list[Block], Engine, Mapping[str, Banned]]:
+    """The subject's state and what lies beside it, an engine with the allowlist in Redis, and the banned ranges."""
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.state import decode_state
+    from penaltybox.sinks.blocklist import Blocklist
     from penaltybox.sinks.lists import HandLists
     from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
     try:
         (blob,) = await store.read([subject])
+        for _ in range(_LOOKS):
+            (blocks,) = await Blocklist(store.link, values.redis_prefix).all_of([subject])
+            before, (blob,) = blob, await store.read([subject])
+            if blob == before:
+                break
         engine = await engine_at(values, policy, store)
         is_address = subject.startswith("ip:") and "ip" not in values.hashed_dimensions
         banned = await HandLists(store.link, values.redis_prefix).banned() if is_address else {}
     finally:
         await store.close()
-    return None if blob is None else decode_state(blob, subject), engine, banned
+    return None if blob is None else decode_state(blob, subject), blocks, engine, banned
 
 
 def _history(

@@ -13,7 +13,7 @@ from penaltybox.contracts.events import Command, Decision, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penaltybox.cli.explanation import Explanation
+    from penaltybox.cli.explanation import Explanation, InForce
     from penaltybox.cli.timeline import Timeline
     from penaltybox.cli.ways_out import WayOut
     from penaltybox.contracts.events import Penalty
@@ -57,16 +57,26 @@ def _show_now(one: Explanation) -> None:
         out.print(f"  allowlist entry {entry}", markup=False)
     if one.allowlisted:
         out.print("  allowlisted: nothing happens to it; a block that still runs comes back when the listing ends")
+    for hold in one.strays:
+        verb = "denied" if hold.action == "deny" else "challenged"
+        by = f", rule {hold.rule}" if hold.rule else ""
+        out.print(f"  [bold red]{verb}[/bold red] {_end(hold)}{escape(by)}: no worker wrote that, its state has none")
     if not one.known:
         out.print("  nothing is stored: never seen by a rule, or forgotten")
         return
     for hold in one.in_force:
         verb = "denied" if hold.action == "deny" else "challenged"
-        end = "permanently" if hold.until is None else f"until {instant(hold.until)} ({left(hold.left_ms)} left)"
-        out.print(f"  [bold red]{verb}[/bold red] {end}, rung {escape(hold.rung)}, by rule {escape(hold.rule)}")
-    if not one.in_force and not one.allowlisted:
+        out.print(f"  [bold red]{verb}[/bold red] {_end(hold)}, rung {escape(hold.rung)}, by rule {escape(hold.rule)}")
+    if not (one.in_force or one.strays or one.allowlisted):
         out.print("  neither denied nor challenged now")
     _show_standing(one)
+
+
+def _end(hold: InForce) -> str:
+    if hold.left_ms is None:
+        return "permanently"
+    rest = left(hold.left_ms)
+    return f"for {rest}" if hold.until is None else f"until {instant(hold.until)} ({rest} left)"
 
 
 def _show_standing(one: Explanation) -> None:

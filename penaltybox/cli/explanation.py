@@ -15,11 +15,12 @@ from penaltybox.processors.remedies import trust_of
 from penaltybox.processors.steps import is_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penaltybox.contracts.events import Hold
     from penaltybox.contracts.policy import AllowEntry, Policy, Rule
     from penaltybox.processors.state import SubjectState, Track
+    from penaltybox.sinks.blocklist import Block
     from penaltybox.sinks.lists import Banned
 
 
@@ -56,6 +57,8 @@ class Explanation(msgspec.Struct, kw_only=True):
     """Ranges around this address that are denied or challenged by hand now."""
     policy_version: str = ""
     in_force: list[InForce] = []
+    strays: list[InForce] = []
+    """In force as well, though its state knows nothing of it: another program wrote the key, or somebody by hand."""
     last_rung: str = "none"
     last_step_at: int = 0
     last_ends: int | None = 0
@@ -135,6 +138,24 @@ def _in_force(track: Track, now_ms: int) -> list[InForce]:
         )
         for action, hold in holds
         if hold is not None and active(hold, now_ms)
+    ]
+
+
+def strays_of(state: SubjectState | None, blocks: Iterable[Block]) -> list[InForce]:
+    """Of what lies in Redis against a subject, that of which its state knows nothing. It denies all the same."""
+    holds = [] if state is None else [state.real.deny, state.real.challenge]
+    known = {hold.penalty for hold in holds if hold is not None}
+    return [
+        InForce(
+            action=block.kind,
+            until=block.until,
+            left_ms=block.ttl_ms,
+            rung=block.rung,
+            rule=block.rule,
+            penalty=block.penalty,
+        )
+        for block in blocks
+        if block.penalty not in known
     ]
 
 

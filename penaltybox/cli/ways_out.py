@@ -51,7 +51,7 @@ def ways_out(one: Explanation, policy: Policy) -> list[WayOut]:
                 command=f'penaltybox allow add {shlex.quote(one.subject)} --reason "…"',
             )
         )
-    if not one.in_force:
+    if not (one.in_force or one.strays):
         return found
     if any(hold.action == "challenge" for hold in one.in_force):
         found.append(_challenge(one.subject, policy))

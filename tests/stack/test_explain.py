@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import redis.asyncio
 from aiokafka import AIOKafkaProducer
 
 from penaltybox.cli.fleet import environment_of
@@ -157,6 +158,7 @@ async def test_a_timeline(settings: Settings) -> None:
         steps = [step for one in timeline["moments"] for step in one["steps"]]
         assert {step["told"] for step in steps} == {"both"}
         assert [step["penalty"].get("shadow", False) for step in steps] == [True, False]
+        assert told["now"]["strays"] == []
         assert [way["by"] for way in told["ways_out"]] == ["time", "command"]
         assert told["ways_out"][1]["command"] == 'penaltybox unban user:a%40b --reason "…" --grace 1h'
 
@@ -202,3 +204,24 @@ async def test_without_clickhouse(settings: Settings) -> None:
         assert "ClickHouse" in told["history_missing"]
         assert told["now"]["in_force"][0]["action"] == "deny"
         assert "are not shown: ClickHouse" in " ".join((await command(away, "explain", "user:a@b")).split())
+
+
+@pytest.mark.parametrize("value", ['{"until":4102444800000,"rung":"x","rule":"mine","penalty":"p"}', "by hand"])
+async def test_a_block_that_no_worker_wrote(settings: Settings, value: str) -> None:
+    """A key that somebody else wrote denies, so it is told, with the command that lifts it; and that one lifts it."""
+    away = msgspec.structs.replace(settings, clickhouse_url="http://127.0.0.1:1")
+    key = f"{settings.redis_prefix}:{{user:foreign}}:block"
+    client = redis.asyncio.Redis.from_url(settings.redis_url)
+    try:
+        async with running(settings):
+            await client.set(key, value, ex=3600)
+            told = json.loads(await command(away, "explain", "user:foreign", "--json"))
+            assert [(one["action"], one["left_ms"] > 0) for one in told["now"]["strays"]] == [("deny", True)]
+            assert told["ways_out"][-1]["command"] == 'penaltybox unban user:foreign --reason "…" --grace 1h'
+            text = " ".join((await command(away, "explain", "user:foreign")).split())
+            assert "no worker wrote that" in text
+            assert "neither denied" not in text
+            await command(away, "unban", "user:foreign", "--reason", "not ours", "--actor", "ann")
+            assert await client.exists(key) == 0
+    finally:
+        await client.aclose()

@@ -150,6 +150,10 @@ function now(one) {
     marks.push(html`<li>${pill(hold.action, hold.rung === "none" ? nothing : hold.rung)} ${hold.until == null ? "permanently" : html`until ${instant(hold.until)}, ${left(hold.until)} left`},
       by ${said(hold.rule)}</li>`);
   }
+  for (const hold of one.strays) {
+    marks.push(html`<li>${pill(hold.action, nothing)} ${hold.left_ms == null ? "permanently" : html`${plain(String(Math.ceil(hold.left_ms / 1000)))} s left`};
+      no worker wrote that, its state knows nothing of it</li>`);
+  }
   if (one.grace_until > Date.now()) marks.push(html`<li><span class="pill lift">Grace</span> until ${instant(one.grace_until)}</li>`);
   if (one.pass_until > Date.now()) marks.push(html`<li><span class="pill lift">Passed a challenge</span> exempt until ${instant(one.pass_until)}</li>`);
   if (!marks.length) marks.push(html`<li>${one.known ? "Nothing is in force against it." : "Nothing is known of it: no rule has counted it lately."}</li>`);
