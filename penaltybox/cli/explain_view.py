@@ -58,25 +58,24 @@ def _show_now(one: Explanation) -> None:
     if one.allowlisted:
         out.print("  allowlisted: nothing happens to it; a block that still runs comes back when the listing ends")
     for hold in one.strays:
-        verb = "denied" if hold.action == "deny" else "challenged"
         by = f", rule {hold.rule}" if hold.rule else ""
-        out.print(f"  [bold red]{verb}[/bold red] {_end(hold)}{escape(by)}: no worker wrote that, its state has none")
+        out.print(f"  {_held(hold)}{escape(by)}: no worker wrote that, its state has none")
     if not one.known:
         out.print("  nothing is stored: never seen by a rule, or forgotten")
         return
     for hold in one.in_force:
-        verb = "denied" if hold.action == "deny" else "challenged"
-        out.print(f"  [bold red]{verb}[/bold red] {_end(hold)}, rung {escape(hold.rung)}, by rule {escape(hold.rule)}")
+        out.print(f"  {_held(hold)}, rung {escape(hold.rung)}, by rule {escape(hold.rule)}")
     if not (one.in_force or one.strays or one.allowlisted):
         out.print("  neither denied nor challenged now")
     _show_standing(one)
 
 
-def _end(hold: InForce) -> str:
+def _held(hold: InForce) -> str:
+    verb = f"[bold red]{'denied' if hold.action == 'deny' else 'challenged'}[/bold red]"
     if hold.left_ms is None:
-        return "permanently"
+        return f"{verb} permanently"
     rest = left(hold.left_ms)
-    return f"for {rest}" if hold.until is None else f"until {instant(hold.until)} ({rest} left)"
+    return f"{verb} for {rest}" if hold.until is None else f"{verb} until {instant(hold.until)} ({rest} left)"
 
 
 def _show_standing(one: Explanation) -> None:

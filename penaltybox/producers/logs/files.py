@@ -114,9 +114,9 @@ def beginning(path: Path) -> Beginning:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether it is what reading a damaged, or half-written, compressed file raises."""
+    """Whether it is what reading a file raises that is damaged, half-written, or cannot be read on."""
     # zstd's error is of a module that need not be installed
-    return isinstance(error, EOFError | zlib.error | gzip.BadGzipFile) or type(error).__name__ == "ZstdError"
+    return isinstance(error, OSError | EOFError | zlib.error) or type(error).__name__ == "ZstdError"
 
 
 class Damaged(ConfigurationError):  # noqa: N818 - the log is damaged; what was read of it is right
@@ -139,7 +139,7 @@ def pieces(stream: IO[bytes], name: object, *sizes: int) -> Iterator[bytes]:
             try:
                 part = read(wanted)
             except Exception as error:
-                if not (isinstance(error, OSError) or is_damage(error)):
+                if not is_damage(error):
                     raise
                 damage = error
                 break

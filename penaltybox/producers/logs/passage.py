@@ -108,7 +108,7 @@ def _before(stream: IO[bytes], name: object, start: int) -> bytes:
     try:
         stream.seek(start - size)
     except Exception as error:
-        if not (isinstance(error, OSError) or is_damage(error)):
+        if not is_damage(error):
             raise
         raise Damaged(f"log {name}: cannot be read up to byte {start:,}, where reading would go on: {error}") from error
     before = next(pieces(stream, name, size), b"")

@@ -162,7 +162,7 @@ def _is_sparse(said: Reading) -> bool:
 
 
 def _sparse(said: Reading, event_id: str, source: str) -> Decision:
-    """The same as `_full`, in a fifth of the time: what is not named has its default."""
+    """All that every format knows; what is not named has its default, which costs a fifth of naming all."""
     return Decision(
         v=1,
         id=event_id,
@@ -181,29 +181,17 @@ def _sparse(said: Reading, event_id: str, source: str) -> Decision:
 
 
 def _full(said: Reading, event_id: str, source: str) -> Decision:
-    return Decision(
-        v=1,
-        id=event_id,
-        ts=said.ts_ms,
-        source=source,
-        scenario=said.scenario,
-        action=said.action,
-        reason=said.reason,
-        violated=said.violated,
-        subjects=said.subjects,
+    return msgspec.structs.replace(
+        _sparse(said, event_id, source),
         established=said.established,
-        route=said.route,
-        status=said.status,
         limit=said.limit,
         window_s=said.window_s,
         remaining=said.remaining,
         retry_after_s=said.retry_after_s,
         cost=said.cost,
-        enforced=said.enforced,
         count=said.count,
         cached=said.cached,
         sample_rate=said.sample_rate,
-        attrs=said.attrs,
     )
 
 
