@@ -8,6 +8,7 @@ topics that an app names in `run_topics` arrive in runs, all others record by re
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from faust.transport.drivers import aiokafka as driver
@@ -70,6 +71,21 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await Service.stop(self)
             if self._thread is not None:
                 await asyncio.to_thread(self._thread.join, THREAD_ENDS_S)
+
+    def look_again(self) -> None:
+        """Have a call that waits for new records see those that were fetched before and were not wanted then.
+
+        aiokafka wakes it for nothing but an answer of the broker, and what lies fetched is not asked for again: with
+        a second topic in which nothing happens, the call stays for all of its second.
+        """
+        with suppress(RuntimeError):  # the thread has ended, and its loop is closed
+            self.thread_loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._consumer is not None:
+            fetcher = self._consumer._fetcher  # noqa: SLF001 - no public way, tested
+            for waiter in tuple(fetcher._fetch_waiters):  # noqa: SLF001 - as above
+                fetcher._notify(waiter)  # noqa: SLF001 - as above
 
     async def _fetch_records(self, *args: Any, **kwargs: Any) -> Any:
         fetched = await super()._fetch_records(*args, **kwargs)
@@ -162,12 +178,17 @@ class Consumer(driver.Consumer):
     def on_buffer_drop(self, tp: TP) -> None:
         """Fetch the partition again: its buffer has drained."""
         super().on_buffer_drop(tp)
-        self._fetchable.set()
+        self._wanted_again()
 
     def resume_partitions(self, tps: Iterable[TP]) -> None:
         """Fetch these partitions (again)."""
         super().resume_partitions(tps)
+        self._wanted_again()
+
+    def _wanted_again(self) -> None:
+        # The partitions that a waiting call may return are this very set: it sees what was added.
         self._fetchable.set()
+        cast("ConsumerThread", self._thread).look_again()
 
     async def _seek_after_stopped_flow(self) -> None:
         try:

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from penaltybox.contracts.settings import Settings
 from penaltybox.processors.app import App, make_app, run_app
 from penaltybox.processors.ending import Ending
+from penaltybox.processors.transport import Consumer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
@@ -202,3 +203,45 @@ async def test_an_agent_that_fails_ends_the_app_with_its_error(settings: Setting
     with suppress(TimeoutError), pytest.raises(ValueError, match="broken"):
         await asyncio.wait_for(run_app(app, ending), timeout=40)
     assert await committed(settings, topic) == 0
+
+
+async def test_a_buffer_that_drains_is_filled_at_once(
+    settings: Settings, fresh_topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies fetched is delivered when its buffer has room, though a call for a silent topic waits meanwhile."""
+    busy, silent = await fresh_topic(partitions=1), await fresh_topic(partitions=1)
+
+    async def very_patient(self: Any, active_partitions: Any, timeout: float) -> Any:  # noqa: ASYNC109 - as Faust
+        assert timeout
+        return await self._thread.getmany(active_partitions, 600.0)
+
+    monkeypatch.setattr(Consumer, "_getmany", very_patient)
+    app, ending, gate, got = make_app(settings, "test", buffered_runs=2), Ending(), asyncio.Event(), []
+
+    @app.agent(app.run_topic(busy, silent))
+    async def agent(stream: Any) -> None:
+        async for event in stream.noack().events():
+            await gate.wait()
+            got.extend(int(record.value) for record in event.value)
+            event.ack()
+
+    task = asyncio.create_task(run_app(app, ending))
+    sent = 0
+    try:
+        async with asyncio.timeout(60):
+            while not (app.started and lies_fetched(app, busy)):
+                await publish(settings, busy, range(sent, sent + 1))
+                sent += 1
+        gate.set()
+        await wait_until(lambda: len(got) >= sent, deadline_s=30)
+    finally:
+        gate.set()
+        ending.request()
+        await task
+    assert got == list(range(sent))
+
+
+def lies_fetched(app: App, topic: str) -> bool:
+    """Whether a partition's buffer is full, and more of it has been fetched."""
+    consumer = app.consumer._thread._consumer
+    return bool(app.consumer._buffered_partitions) and any(tp.topic == topic for tp in consumer._fetcher._records)
