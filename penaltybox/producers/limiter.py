@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.subjects import Canonicaliser, encode_value
 from penaltybox.producers import decisions
 from penaltybox.producers.algorithms import counting
@@ -44,6 +45,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attrs: dict[str, str] = {}
     idempotency_key: str = ""
     """Under which a refund finds what this request took, if it may have to be given back."""
+
+    def __post_init__(self) -> None:
+        """Refuses a cost that would add quota (below 0) or be taken and told in different numbers (a fraction).
+
+        Raises:
+            ConfigurationError: such a cost; `http.testimony.whole_cost` makes one that can be counted.
+        """
+        if self.cost != 1 and not (isinstance(self.cost, int) and self.cost >= 0):
+            raise ConfigurationError(f"request {self.id!a}: cost: got {self.cost!r}, wanted a whole number from 0 on")
 
 
 class Listed(NamedTuple):

@@ -33,6 +33,7 @@ _FILE: Final = re.compile(
 _MAX_SEGMENTS: Final = 6
 _MAX_GROUPS: Final = 100
 _MAX_CACHED: Final = 20_000
+_MAX_CACHED_PATH: Final = 256
 
 
 def split_request(line: str) -> tuple[str, str]:
@@ -61,6 +62,8 @@ class Routes:
 
     def template(self, method: str, path: str) -> str:
         """``POST /coupons/{n}/claim`` of ``POST`` and ``/coupons/17/claim``; printable ASCII, at most 256 long."""
+        if len(path) > _MAX_CACHED_PATH:  # clients choose paths: what is kept of them must have a bound in bytes too
+            return self._bounded(method, path)
         key = (method, path)
         route = self._cached.get(key)
         if route is None:
@@ -74,9 +77,11 @@ class Routes:
             return INVALID
         if not path.startswith("/"):
             return f"{method} *"
-        segments = [segment(part) for part in path.split("/") if part]
-        if len(segments) > _MAX_SEGMENTS:
-            segments[_MAX_SEGMENTS - 1 :] = ["{rest}"]
+        parts = [part for part in path.split("/") if part]
+        deep = len(parts) > _MAX_SEGMENTS
+        segments = [segment(part) for part in parts[: _MAX_SEGMENTS - 1 if deep else _MAX_SEGMENTS]]
+        if deep:
+            segments.append("{rest}")
         route = f"{method} /{'/'.join(segments)}"[:256]
         if route in self._known:
             return route

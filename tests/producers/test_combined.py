@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penaltybox.producers import routes as routes_module
 from penaltybox.producers.combined import MAX_LINE_BYTES, CombinedLog, LogLine, shape
 from penaltybox.producers.routes import INVALID, METHODS, Routes, segment, split_request
 
@@ -189,3 +191,20 @@ def test_noise_has_one_route() -> None:
     """Everything that is no request line shares one route."""
     for noise in ("-", "\\x16\\x03\\x01", "GET", "get / HTTP/1.1", "FROB / HTTP/1.1"):
         assert Routes().template(*split_request(noise)) == INVALID
+
+
+def test_what_is_kept_of_paths_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of paths of 60 KB next to nothing stays in memory, and of a deep one only the beginning is looked at."""
+    looked_at: list[int] = []
+    monkeypatch.setattr(routes_module, "segment", lambda text: looked_at.append(len(text)) or "x")
+    routes = Routes()
+    assert routes.template("GET", "/a" * 30_000) == "GET /x/x/x/x/x/{rest}"
+    assert len(looked_at) == 5
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            routes.template("GET", f"/{number}{'a' * 60_000}")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20

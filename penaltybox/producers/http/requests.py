@@ -6,7 +6,6 @@ into one that can: it counts as missing, so the scenario's `missing` decides, an
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from penaltybox.contracts.errors import ConfigurationError, shown
 from penaltybox.contracts.ids import stable_id, ulid
 from penaltybox.contracts.policy_rules import matches
 from penaltybox.contracts.subjects import DIMENSION, MAX_VALUE_BYTES, most_specific
-from penaltybox.producers.http.client_address import Client, ClientAddresses, read_address
+from penaltybox.producers.http.client_address import Client, ClientAddresses
 from penaltybox.producers.http.fingerprints import Fingerprints
 from penaltybox.producers.http.paths import counted_method, plain_path, template_route
+from penaltybox.producers.http.testimony import FIELDS_OF_DECISIONS, SECRETS, said_subjects, secret_name, whole_cost
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.routes import Routes
 from penaltybox.producers.scenario_map import ScenarioMap
@@ -29,17 +29,13 @@ if TYPE_CHECKING:
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
 
-MAX_COST: Final = 1 << 31
 MAX_SECRET: Final = 8192
 MAX_ATTRS: Final = 8
-MAX_SUBJECTS: Final = 16
 _MAX_COSTS: Final = 10_000
-_DIGEST: Final = "sha256-"
 _KINDS: Final = ("header", "cookie", "proxy-header")
 _FIELD: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
 _IDEMPOTENCY: Final = re.compile(r'"?([A-Za-z0-9._~:+/=-]{8,128})"?', re.ASCII)
-_FIELDS_OF_DECISIONS: Final = frozenset({"scenario", "route"})
-_NOT_FROM_CLIENTS: Final = _FIELDS_OF_DECISIONS | {"ip"}
+_NOT_FROM_CLIENTS: Final = FIELDS_OF_DECISIONS | {"ip"}
 
 
 class Facts(NamedTuple):
@@ -95,7 +91,7 @@ class Sources:
 
     subjects: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"device": ("header:X-Device-Id",)})
     """Dimension -> its sources; of those with a usable value the first one counts."""
-    secrets: frozenset[str] = frozenset({"api_key"})
+    secrets: frozenset[str] = SECRETS
     """Dimensions whose values are secrets: the first 32 hex digits of their SHA-256 stand for them everywhere."""
     idempotency_header: str = ""
     """``Idempotency-Key``: requests that have it can be refunded by it. Empty: clients have no say in this."""
@@ -245,7 +241,7 @@ class RequestReader:
         found |= self._from_request(fields, client, ignored)
         said = dict(subjects or {}) if user is None else {**(subjects or {}), "user": user}
         if said:
-            found = self._from_application(said, found, ignored)
+            found = said_subjects(said, found, ignored, self._sources.secrets)
         method, path = counted_method(facts.method), plain_path(facts.path)
         rules = self._rules
         name = rules.scenarios.scenario(method, path) if scenario is None else scenario
@@ -256,7 +252,7 @@ class RequestReader:
             scenario=name,
             subjects=found,
             route=route,
-            cost=rules.cost(name, route) if cost is None else min(MAX_COST, max(0, cost)),
+            cost=rules.cost(name, route) if cost is None else whole_cost(cost),
             established=established,
             attrs=_attrs(attrs, ignored) if attrs else {},
             idempotency_key=idempotency_key or self._idempotency_key(fields, name, found, ignored),
@@ -293,23 +289,6 @@ class RequestReader:
                 ignored.append(f"{dimension}:{reason}")
         return found
 
-    def _from_application(self, said: Mapping[str, str], found: dict[str, str], ignored: list[str]) -> dict[str, str]:
-        """What the application says is never missing because of its form, or a long user name would have no limits."""
-        found = dict(found)
-        for dimension, value in said.items():
-            address = read_address(str(value)) if dimension == "ip" else None
-            if not DIMENSION.fullmatch(dimension) or dimension in _FIELDS_OF_DECISIONS:
-                ignored.append("subjects:dimension")
-            elif not value or (dimension == "ip" and address is None):
-                ignored.append(f"{dimension}:{'characters' if value else 'empty'}")
-            elif len(found) >= MAX_SUBJECTS and dimension not in found:
-                ignored.append("subjects:too_many")
-            elif dimension in self._sources.secrets:
-                found[dimension] = secret_name(str(value))
-            else:
-                found[dimension] = str(address) if address is not None else _fitting(str(value))
-        return found
-
     def _usable(self, dimension: str, value: str) -> tuple[str | None, str | None]:
         """(value, None), or (None, why it cannot be used)."""
         if dimension in self._sources.secrets:
@@ -331,11 +310,6 @@ class RequestReader:
             ignored.append("idempotency_key:invalid")
             return ""
         return scoped_key(scenario, subjects, key[1])
-
-
-def secret_name(secret: str) -> str:
-    """What stands for a secret, such as an API key: the first 32 hex digits of its SHA-256 (of its UTF-8)."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def scoped_key(scenario: str, subjects: Mapping[str, str], key: str) -> str:
@@ -370,14 +344,6 @@ def _cookie(name: str, lines: Iterable[str]) -> str | None:
                 value = value.strip()
                 return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
     return None
-
-
-def _fitting(value: str) -> str:
-    """A value that can be a subject: itself, or a digest of it, which no other value can pretend to be."""
-    data = value.encode("utf-8", "surrogatepass")
-    if len(data) <= MAX_VALUE_BYTES and value.isprintable() and not value.startswith(_DIGEST):
-        return value
-    return _DIGEST + hashlib.sha256(data).hexdigest()
 
 
 def _attrs(attrs: Mapping[str, str], ignored: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy_rules import matches
 from penaltybox.producers.http.answers import AnswerOptions, answer
 from penaltybox.producers.http.client_address import read_address
-from penaltybox.producers.http.requests import secret_name
+from penaltybox.producers.http.testimony import secret_name
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.service.bodies import (
     DecideBody,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError, PenaltyboxError
 from penaltybox.contracts.ids import ulid
+from penaltybox.producers.http.testimony import said_subjects, whole_cost
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.web.access import Access
 from penaltybox.producers.web.admission import charged
@@ -46,8 +47,8 @@ def limited(
     limiter: Access | Opening,
     *,
     scenario: str,
-    subjects: Callable[..., Mapping[str, str]],
-    cost: int | Callable[..., int] = 1,
+    subjects: Callable[..., Mapping[str, object]],
+    cost: float | Callable[..., float] = 1,
     idempotency_key: Callable[..., str] | None = None,
     refund_on: tuple[type[BaseException], ...] = (),
     on_shadow: Callable[..., Any] | None = None,
@@ -58,12 +59,17 @@ def limited(
     Args:
         limiter: a limiter, a function that opens one, or an `Access` that several functions share.
         scenario: whose limits count.
-        subjects: called like the function; dimension -> value of this call.
-        cost: what a call costs, or a function that is called like the function and says so.
+        subjects: called like the function; dimension -> value of this call (a text or a number; None for nobody). Of
+            an API key only a digest leaves the program.
+        cost: what a call costs, or a function that is called like the function and says so; fractions are rounded up,
+            what is below 0 is 0.
         idempotency_key: called like the function; under which `refund` finds this call later.
         refund_on: errors of the function after which what the call took is given back.
         on_shadow: called like the function in its place when the answer is `shadow`; without it `Refused` is raised.
         policy: what a failing limiter means (with an `Access`, its own holds).
+
+    Raises:
+        ConfigurationError: an async generator; and when it is called, a cost that is no number.
     """
     access = limiter if isinstance(limiter, Access) else Access(limiter, policy)
 
@@ -75,8 +81,8 @@ def limited(
             id=identity,
             ts_ms=at_ms,
             scenario=scenario,
-            subjects={name: value for name, value in subjects(*args, **kwargs).items() if value},
-            cost=cost(*args, **kwargs) if callable(cost) else cost,
+            subjects=said_subjects(subjects(*args, **kwargs), {}, []),
+            cost=_counted(cost(*args, **kwargs) if callable(cost) else cost),
             idempotency_key=key,
         )
 
@@ -87,6 +93,13 @@ def limited(
         return cast("Callable[P, R]", wrap(function, access, ask, refund_on, on_shadow))
 
     return decorate
+
+
+def _counted(cost: object) -> int:
+    try:
+        return whole_cost(cost)
+    except ValueError as error:
+        raise ConfigurationError(f"limited: {error}") from error
 
 
 def _asynchronous(

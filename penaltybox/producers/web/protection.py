@@ -19,6 +19,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.producers.http.answers import Answer, AnswerOptions, answer
 from penaltybox.producers.http.paths import plain_path
 from penaltybox.producers.http.requests import RequestReader
+from penaltybox.producers.http.testimony import whole_cost
 from penaltybox.producers.web.access import Access, Complaints
 
 if TYPE_CHECKING:
@@ -138,18 +139,26 @@ class Protection:
         if policy is not None and policy is not reader.policy:  # the limiter's was switched
             reader.replace_policy(policy)
         usual: Said = {"scenario": mark.scenario, "cost": mark.cost}
-        at_ms = now_ms()
-        try:
-            asked = reader.read(facts, at_ms, **(usual | _typed(said)))
-        except (TypeError, ValueError, AttributeError) as error:
-            self.complain("what the hooks said cannot be used, the request goes on without it", error)
-            asked = reader.read(facts, at_ms, **usual)
+        asked = reader.read(facts, now_ms(), **(usual | self._typed(said)))
         request = asked.request
         if self._warns and asked.client.through_proxy:
             self._warn(facts)
         if self._refunds and not request.idempotency_key:
             request = msgspec.structs.replace(request, idempotency_key=request.id)
         return request
+
+    def _typed(self, said: Said) -> Said:
+        """What the hooks said, as the reader wants it. A word that cannot be used is left out, the others are not."""
+        found: Said = {}
+        for name, value in said.items():
+            try:
+                word = _word(name, value)
+            except (TypeError, ValueError, AttributeError) as error:
+                self.complain(f"what the hook {name} said cannot be used, the request goes on without it", error)
+                continue
+            if word is not None:
+                found[name] = word
+        return found
 
     def _warn(self, facts: Facts) -> None:
         """Once: everybody behind a proxy of ours is counted as one, because nobody said which header it writes."""
@@ -215,18 +224,19 @@ async def awaited(shown: Any, protection: Protection) -> Any:
         return None
 
 
-def _typed(said: Said) -> Said:
-    """What the hooks said, as the reader wants it; what they said nothing about is left out."""
-    found = {name: value for name, value in said.items() if value is not None}
-    for name in ("user", "idempotency_key"):
-        if name in found:
-            found[name] = str(found[name])
-    for name in ("subjects", "attrs"):
-        if name in found:
-            found[name] = {str(key): str(value) for key, value in found[name].items() if value is not None}
-    if "cost" in found:
-        found["cost"] = int(found["cost"])
-    return found
+def _word(name: str, value: Any) -> Any:
+    """What one hook said, as the reader wants it; None for nothing.
+
+    ``request.user and request.user.id`` is False, or an empty text, for nobody: that is no user whom all of them share.
+    """
+    if value is None or value is False or value == "":
+        return False if name == "established" and value is False else None
+    if name in ("user", "idempotency_key"):
+        return str(value)
+    if name in ("subjects", "attrs"):
+        said = value.items()
+        return {str(key): str(one) for key, one in said if one is not None and one is not False}
+    return whole_cost(value) if name == "cost" else value
 
 
 def _prefix(path: str) -> str:

@@ -158,11 +158,27 @@ async def test_of_one_order_one_duplicate_is_given_back() -> None:
 
 
 async def test_hooks_may_say_nonsense(limiter: RefundingLimiter, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be used is left out as a whole, and the request goes on."""
-    for hooks in ({"subjects": lambda _: ["ann"]}, {"cost": lambda _: "much"}, {"user": lambda _: object()}):
-        async with client(fastapi_app(protection(limiter, **hooks))) as http:
+    """What cannot be used is left out, and nothing else with it: else whoever brings about a bad cost has no limits."""
+    user = {"user": lambda _: "ann"}
+    costs = ("much", float("inf"), [])
+    for hooks in (
+        {"subjects": lambda _: ["ann"]},
+        {"attrs": lambda _: 7},
+        *({"cost": lambda _, it=it: it} for it in costs),
+    ):
+        async with client(fastapi_app(protection(limiter, **(user | hooks)))) as http:
             assert (await http.get("/report")).status_code == 200
-    assert len([one for one in caplog.records if "cannot be used" in one.message]) == 2
+        assert (limiter.asked[-1].subjects["user"], limiter.asked[-1].cost) == ("ann", 20)
+    assert len([one for one in caplog.records if "cannot be used" in one.message]) == 5
+
+
+async def test_hooks_may_name_nobody(limiter: RefundingLimiter) -> None:
+    """`user and user.id` is False or empty for nobody, who is not one user that all of them share."""
+    for nobody in (None, False, ""):
+        hooks = {"user": lambda _, it=nobody: it, "subjects": lambda _, it=nobody: {"tenant": it}}
+        async with client(fastapi_app(protection(limiter, **hooks))) as http:
+            await http.get("/report")
+        assert limiter.asked[-1].subjects.keys() == {"ip"}
 
 
 async def test_a_broken_challenge_is_the_usual_one(limiter: RefundingLimiter) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
+from penaltybox.producers.http.testimony import secret_name
 from penaltybox.producers.web.access import Access
 from penaltybox.producers.web.decorator import Refused, limited
 from tests.producers.web.shop import POLICY, BrokenLimiter, RefundingLimiter
@@ -133,16 +134,15 @@ async def test_a_broken_limiter_breaks_nothing() -> None:
         run["closed"]("ann")
 
 
-async def test_hostile_values_are_as_good_as_missing(limiter: RefundingLimiter) -> None:
-    """A value that no subject can have is skipped, or refused where the scenario wants the dimension."""
-    for name, outcome in (("report", "allow"), ("strict", "deny")):
-        for value in ("", "a\x00b", "é" * 100, "x" * 10_000):
-            call = limited(limiter, scenario=name, subjects=subjects)(subjects)
-            if outcome == "allow":
-                assert call(value) == {"user": value}
-            else:
-                with pytest.raises(Refused, match=r"deny \(user\)"):
-                    call(value)
+async def test_hostile_values_count_and_only_nobody_is_missing(limiter: RefundingLimiter) -> None:
+    """A value that no key can hold counts under its digest; an empty one is skipped, or refused where it is wanted."""
+    for name in ("report", "strict"):
+        for value in ("a\x00b", "é" * 100, "x" * 10_000, "\ud800", "a}:block{b"):
+            assert limited(limiter, scenario=name, subjects=subjects)(subjects)(value) == {"user": value}
+            assert "user" in limiter.asked[-1].subjects
+    assert limited(limiter, scenario="report", subjects=subjects)(subjects)("") == {"user": ""}
+    with pytest.raises(Refused, match=r"deny \(user\)"):
+        limited(limiter, scenario="strict", subjects=subjects)(subjects)("")
 
 
 def test_what_cannot_be_limited_is_told_at_once(limiter: RefundingLimiter) -> None:
@@ -155,3 +155,27 @@ def test_what_cannot_be_limited_is_told_at_once(limiter: RefundingLimiter) -> No
         limited(limiter, scenario="claim", subjects=subjects)(numbers)
     with pytest.raises(ConfigurationError, match="wanted a limiter"):
         limited("redis://", scenario="claim", subjects=subjects)  # type: ignore[arg-type] # the mistake itself
+
+
+def test_subjects_are_the_middlewares_subjects(limiter: RefundingLimiter) -> None:
+    """A number is a user like its text, an API key leaves only as its digest, a long name counts under its own."""
+    call = limited(limiter, scenario="claim", subjects=lambda **said: said)(dict)
+    call(user=17, api_key="a secret", device=None)
+    call(user="17")
+    with pytest.raises(Refused):
+        call(user=17)
+    call(user="x" * 200)
+    assert limiter.asked[0].subjects == {"user": "17", "api_key": secret_name("a secret")}
+    assert limiter.asked[-1].subjects["user"].startswith("sha256-")
+
+
+def test_costs_come_whole(limiter: RefundingLimiter) -> None:
+    """A negative cost adds no quota and half a page is a page; a cost that is no number is an error in one sentence."""
+    call = limited(limiter, scenario="claim", subjects=subjects, cost=lambda _, cost: cost)(lambda _, cost: cost)
+    call("ann", -100)
+    assert [call("ann", 0.5), call("ann", 0.5)] == [0.5, 0.5]
+    with pytest.raises(Refused):
+        call("ann", 0.5)
+    for nonsense in (float("nan"), float("inf"), None, "many"):
+        with pytest.raises(ConfigurationError, match="limited: cost: got"):
+            call("bob", nonsense)
