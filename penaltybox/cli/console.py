@@ -106,6 +106,11 @@ def typed_subject(text: str, values: Settings, canonicaliser: Canonicaliser | No
     return f"{dimension}:{'+'.join(parts)}"
 
 
+def tell(sentence: str) -> None:
+    """A sentence for people on standard error as it is: names of files in it are no markup."""
+    err.print(sentence, markup=False, soft_wrap=True)
+
+
 def print_json(document: Any) -> None:
     """One JSON document on one line."""
     sys.stdout.write(msgspec.json.encode(document).decode() + "\n")

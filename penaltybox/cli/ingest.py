@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final, cast
@@ -22,6 +20,7 @@ from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers import ingest as logs
 from penaltybox.producers.combined import CombinedLog
 from penaltybox.producers.limiter import Limiter
+from penaltybox.producers.logs.files import unpacked
 from penaltybox.producers.pseudonyms import Pseudonyms
 from penaltybox.producers.scenario_map import ScenarioMap
 
@@ -42,7 +41,7 @@ app.command(TEMPLATE)(ingest_format)
 _OLD_MS: Final = 3_600_000
 
 
-_Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz), or - for standard input.")]
+_Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz, .zst), or - for stdin.")]
 _Offline = Annotated[
     bool, typer.Option("--offline", help="Limiter and penalties here and now, in memory; publish nothing.")
 ]
@@ -161,12 +160,10 @@ def _source(log: str, *, seekable: bool) -> Iterator[IO[bytes]]:
         with logs.open_log(log) as stream:
             yield stream
     elif seekable:
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            copy.seek(0)
-            yield copy
+        with logs.copied(sys.stdin.buffer) as copy:
+            yield unpacked(copy, log)
     else:
-        yield sys.stdin.buffer
+        yield unpacked(sys.stdin.buffer, log)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import typer
 from typer.core import TyperGroup
 
-from penaltybox.cli.console import AsJson, err, out, print_json, settings
+from penaltybox.cli.console import AsJson, err, out, print_json, settings, tell
 from penaltybox.cli.ingest_view import explain_line, progress_bar, show_counts, warn_of_the_future
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
@@ -218,7 +218,7 @@ class _Run:
 
     def go(self, *, follow: bool, dry_run: bool, quiet: bool) -> None:
         """Reads, and publishes or prints."""
-        delivery = Delivery(self._outlet(dry_run), self._checkpoint, self._common.progress, err.print)
+        delivery = Delivery(self._outlet(dry_run), self._checkpoint, self._common.progress, tell)
         if follow:
             with self._followed() as followed:
                 asyncio.run(_until_stopped(delivery, followed))

@@ -9,22 +9,22 @@ was renamed by rotation or compressed, gives the same ids and so counts once. A 
 from __future__ import annotations
 
 import codecs
-import gzip
 import hashlib
 import heapq
 import shutil
-import zlib
 from collections import Counter
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.combined import MAX_LINE_BYTES, CombinedLog
 from penaltybox.producers.limiter import Request
+from penaltybox.producers.logs.files import is_damage, unpacked, unreadable
 from penaltybox.producers.scenario_map import ScenarioMap
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ MAX_HELD: Final = 500_000
 """Requests held for sorting at most; a log that brings more within `lateness` is passed on unsorted."""
 _IDENTITY_BYTES: Final = 1024
 _PROGRESS_LINES: Final = 2_000
-_GZIP: Final = b"\x1f\x8b"
 
 
 class Line(NamedTuple):
@@ -185,44 +184,37 @@ def read_lines(stream: IO[bytes]) -> Iterator[Line]:
 def _read(stream: IO[bytes], size: int) -> bytes:
     try:
         return stream.readline(size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(getattr(stream, "name", ""), error) from error
-
-
-def _unreadable(name: object, error: Exception) -> ConfigurationError:
-    return ConfigurationError(f"log {name}: cannot be read: {getattr(error, 'strerror', None) or error}")
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise unreadable(getattr(stream, "name", ""), error) from error
 
 
 @contextmanager
 def open_log(path: str | Path) -> Iterator[IO[bytes]]:
-    """A log file opened for reading; gzip is known by its first bytes, whatever the name.
+    """A log file opened for reading; gzip and zstd are known by their first bytes, whatever the name.
 
     Raises:
         ConfigurationError: it cannot be opened. What fails while it is in use is told by whom it fails.
     """
     try:
-        plain = _seekable(Path(path).open("rb"))  # noqa: SIM115 - closed below; only its opening is our failure
-        zipped = plain.read(2) == _GZIP
-        plain.seek(0)
+        plain = Path(path).open("rb")  # noqa: SIM115 - closed below; only its opening is our failure
+        if not plain.seekable():
+            with plain as pipe:
+                plain = copied(pipe)
+        stream = unpacked(plain, str(path))
     except OSError as error:
-        raise _unreadable(path, error) from error
-    with plain:
-        if not zipped:
-            yield plain
-            return
-        with gzip.open(plain) as unzipped:
-            yield cast("IO[bytes]", unzipped)
+        raise unreadable(path, error) from error
+    with plain, stream:
+        yield stream
 
 
-def _seekable(stream: IO[bytes]) -> IO[bytes]:
-    """The stream, or a copy of it on disk if it is a pipe, such as a shell's <(…): logs are looked into beforehand."""
-    if stream.seekable():
-        return stream
-    with stream:
-        copy = TemporaryFile()  # noqa: SIM115 - closed by whoever opened the log
-        shutil.copyfileobj(stream, copy)
-        copy.seek(0)
-        return cast("IO[bytes]", copy)
+def copied(pipe: IO[bytes]) -> BufferedReader:
+    """What comes through a pipe, such as a shell's <(…), as a file without a name: logs are looked into beforehand."""
+    copy = TemporaryFile()  # noqa: SIM115 - closed by who asked for it
+    shutil.copyfileobj(pipe, copy)
+    copy.seek(0)
+    return BufferedReader(copy.detach())
 
 
 def end_of_log(lines: Iterable[Line]) -> int:

@@ -151,6 +151,39 @@ def test_what_comes_through_a_pipe_may_be_packed() -> None:
     assert len(found) > 2000
 
 
+@pytest.mark.parametrize("form", ["combined", "nginx-access"])
+def test_every_way_of_reading_knows_packed_logs(form: str, tmp_path: Path) -> None:
+    """Plain, gzip or zstd, as a file or on standard input: what judges a log reads it as what recognises one."""
+    text = b'192.0.2.7 - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 429 12 "-" "-"\n'
+    for pack in (bytes, gzip.compress, zstd().compress):
+        packed = tmp_path / "log"
+        packed.write_bytes(pack(text))
+        assert len(decisions(call(form, str(packed), "--dry-run").stdout)) == 1
+        assert len(decisions(call(form, "-", "--dry-run", given=pack(text)).stdout)) == 1
+
+
+def test_a_files_name_is_no_markup(tmp_path: Path) -> None:
+    """Following tells of a damaged log by its name, whatever that is, and goes on."""
+    damaged = tmp_path / "x[" / "red][bold]a.gz"
+    damaged.parent.mkdir()
+    damaged.write_bytes(gzip.compress(lines(range(50)))[:-5])
+    arguments = [sys.executable, "-m", "penaltybox", "ingest", "nginx-error", str(tmp_path), "--follow", "--dry-run"]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        try:
+            assert running.stdout is not None
+            read = [running.stdout.readline()]
+            (tmp_path / "b.log").write_bytes(line(77))
+            while read[-1] and number_of(decisions(read[-1].decode())[0]) != 77:
+                read.append(running.stdout.readline())
+        finally:
+            running.send_signal(signal.SIGTERM)
+            _, told = running.communicate(timeout=60)
+    assert len(read) > 1
+    assert read[-1]
+    assert running.returncode == 0
+    assert "x[/red][bold]a.gz" in told.decode()
+
+
 def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
     """Of syslog only the format's own program is believed, and who is named; the summary says what was left out."""
     log = tmp_path / "syslog"

@@ -16,6 +16,7 @@ from penaltybox.producers.combined import MAX_LINE_BYTES
 from penaltybox.producers.ingest import LogIngest, Progress, end_of_log, open_log, read_lines
 from penaltybox.producers.limiter import Limiter
 from penaltybox.producers.scenario_map import ScenarioMap
+from tests.producers.logs.nginx_logs import zstd
 
 LOG = Path(__file__).parent.parent / "data" / "apache_access.log"
 POLICY = "limits: {web: {ip: [{name: pages, limit: 60, window: 1m}]}, login: {ip: [{name: a, limit: 1, window: 1h}]}}"
@@ -134,7 +135,7 @@ def test_scenarios_of_a_log() -> None:
     ]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd().compress])
 def test_a_pipe_is_a_log(pack: Any) -> None:
     """What a shell makes of <(…), plain or compressed, is read to its end and can be read a second time."""
     reader, writer = os.pipe()

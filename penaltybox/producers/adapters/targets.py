@@ -46,7 +46,9 @@ class Targets:
         return known
 
     def of(self, method: str, path: str) -> Target:
-        """Of a method and a path, whose query (if it has one) is dropped."""
+        """Of a method and a path, whose query (if it has one) is dropped; without a path as `unknown`."""
+        if not path:
+            return self.unknown
         pair = (method, path)
         known = self._pairs.get(pair)
         if known is None:

@@ -43,7 +43,7 @@ ROUTE = "POST /coupons/{n}/claim"
         (_line(200, consumer=CONSUMER), f"allow | user=3f0f3b0e,ip=203.0.113.7 | 200 | {ROUTE}"),
         (_line(client_ip="2001:db8::7"), f"deny over_limit ip:status_429 | ip=2001:db8::7 | 429 | {ROUTE}"),
         (_line(consumer={"username": "ann"}), f"deny over_limit ip:status_429 | ip=203.0.113.7 | 429 | {ROUTE}"),
-        (_line(request=None), "deny over_limit ip:status_429 | ip=203.0.113.7 | 429 | INVALID"),
+        (_line(request=None), "deny over_limit ip:status_429 | ip=203.0.113.7 | 429 | -"),
         (_line(None), "passed: a request without an answer"),
         (_line(response=None), "passed: a request without an answer"),
         (_line(client_ip="unix:"), "unmatched: the client is no address"),
