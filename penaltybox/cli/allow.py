@@ -16,6 +16,7 @@ from penaltybox.cli.console import (
     PolicyFile,
     err,
     instant,
+    one_subject,
     out,
     print_json,
     settings,
@@ -23,7 +24,7 @@ from penaltybox.cli.console import (
     typed_subject,
 )
 from penaltybox.cli.control import opened
-from penaltybox.cli.hand import Actor, Reason, actor_given, end_given, policy_now, reason_given
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, end_given, policy_now, reason_given
 from penaltybox.cli.list_changes import change_allowlist
 from penaltybox.contracts.allowlist import Allowlist
 from penaltybox.contracts.clock import now_ms
@@ -139,13 +140,13 @@ def list_(*, policy_file: PolicyFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command("check")
-def check(subject: _Entry, *, policy_file: PolicyFile = None, as_json: AsJson = False) -> None:
+def check(subject: Subject, *, policy_file: PolicyFile = None, as_json: AsJson = False) -> None:
     """Say whether a subject or address is allowlisted or in a banned range, by which entry and until when.
 
     penaltybox allow check ip:203.0.113.7
     """
     values = settings()
-    name = typed_subject(subject_text(subject), values)
+    name = one_subject(subject, values)
     found = asyncio.run(_covering(values, policy_now(policy_file, values), name, as_address(subject) or ""))
     if as_json:
         allowed = [{"entry": _name(one), "until": one.until, "note": one.note, "from": source}

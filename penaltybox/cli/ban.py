@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
+    from penaltybox.sinks.blocklist import Block
 
 
 def ban(
@@ -74,7 +75,7 @@ def ban(
         raise ConfigurationError("--challenge: wanted a range; a subject is denied by hand, rules ask for challenges")
     policy = policy_now(policy_file, values)
     command = ban_command(values, policy, subject, level=level, end=end, actor=who, reason=why)
-    _tell(*asyncio.run(ban_subject(values, policy, command)), command, as_json=as_json)
+    _tell(asyncio.run(ban_subject(values, policy, command)), command, as_json=as_json)
 
 
 def ban_command(
@@ -110,22 +111,39 @@ def ban_command(
     )
 
 
-async def ban_subject(values: Settings, policy: Policy, command: Command) -> tuple[list[Penalty], bool]:
-    """The steps, and whether the subject is on the allowlist, so that nothing is denied.
+class Banning(NamedTuple):
+    """What a ban did.
+
+    Attributes:
+        written: the steps.
+        listed: the subject is on the allowlist, so that nothing is denied.
+        before: the block that it took the place of.
+    """
+
+    written: list[Penalty]
+    listed: bool
+    before: Block | None = None
+
+
+async def ban_subject(values: Settings, policy: Policy, command: Command) -> Banning:
+    """Takes the step.
 
     Raises:
         StoreUnavailable: Redis is away, or has never seen a worker.
         GenerationMismatch: it was wiped or swapped.
     """
     from penaltybox.processors import hand
+    from penaltybox.sinks.blocklist import Blocklist
 
     async with at_store(values) as store:
         engine = await engine_at(values, policy, store)
+        (before,) = await Blocklist(store.link, values.redis_prefix).lookup([command.subject])
         written = await hand.execute(engine, store, command, now_ms())
-        return written, engine.allowlist.covers(command.subject, now_ms())
+        return Banning(written, engine.allowlist.covers(command.subject, now_ms()), before)
 
 
-def _tell(written: list[Penalty], listed: bool, command: Command, *, as_json: bool) -> None:
+def _tell(done: Banning, command: Command, *, as_json: bool) -> None:
+    written, listed, _ = done
     if as_json:
         print_json(
             {
@@ -135,18 +153,22 @@ def _tell(written: list[Penalty], listed: bool, command: Command, *, as_json: bo
             }
         )
         return
-    for sentence in sentences(written, listed, command):
+    for sentence in sentences(done, command):
         out.print(sentence, markup=False)
 
 
-def sentences(written: list[Penalty], listed: bool, command: Command) -> list[str]:
+def sentences(done: Banning, command: Command) -> list[str]:
     """What a ban did, for people."""
-    said = []
-    for penalty in written:
+    said, before = [], done.before
+    for penalty in done.written:
         end = "permanently" if penalty.until is None else f"until {instant(penalty.until)}"
         what = f"is denied {end}" if penalty.action == "deny" else f"has a {penalty.action} {end}"
         said.append(f"{command.subject} {what}, rung {penalty.to}, by {command.actor}: {command.reason}.")
-    if listed:
+        if penalty.until is not None and before is not None and before.kind == "deny":
+            sooner = before.until is None or before.until > penalty.until
+            was = "permanently" if before.until is None else f"until {instant(before.until)}"
+            said += [f"That ends sooner than before: it was denied {was}, by {before.rule or 'nobody'}."] * sooner
+    if done.listed:
         said.append(
             "It is on the allowlist, which wins: nothing is denied until the listing ends "
             f"(penaltybox allow check {command.subject})."

@@ -16,7 +16,8 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from penaltybox.contracts.errors import StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable, shown
+from penaltybox.contracts.listing import as_range, subject_text
 from penaltybox.contracts.policy_file import default_policy_path, load_policy
 from penaltybox.contracts.settings import Settings, read_settings
 from penaltybox.contracts.subjects import Canonicaliser, decode_value, hash_value, parse_subject
@@ -109,6 +110,22 @@ def typed_subject(text: str, values: Settings, canonicaliser: Canonicaliser | No
 def tell(sentence: str) -> None:
     """A sentence for people on standard error as it is: names of files in it are no markup."""
     err.print(sentence, markup=False, soft_wrap=True)
+
+
+def one_subject(text: str, values: Settings) -> str:
+    """Canonical text of the one subject that a person means: dimension:value, or a bare address.
+
+    Raises:
+        ConfigurationError: a range: its first address is not what is meant.
+        BadEvent: no subject.
+    """
+    network = as_range(text)
+    if network is not None and network.prefixlen < (32 if network.version == 4 else values.ipv6_prefix):  # noqa: PLR2004 - IPv4
+        raise ConfigurationError(
+            f"got {shown(text)}, which is a range: wanted one subject, such as ip:{network.network_address}. What "
+            "holds for ranges: penaltybox allow list"
+        )
+    return typed_subject(subject_text(text), values)
 
 
 def print_json(document: Any) -> None:

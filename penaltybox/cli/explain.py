@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, one_subject, print_json, settings
 from penaltybox.cli.hand import engine_at, policy_now
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable
-from penaltybox.contracts.listing import subject_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +76,7 @@ def explain(
     from penaltybox.processors.replay.times import parse_time
 
     values, at_ms = settings(), now_ms()
-    name = typed_subject(subject_text(subject), values)
+    name = one_subject(subject, values)
     since_ms = parse_time(since, "--since", at_ms) if since else None
     policy = policy_now(policy_file, values)
     only = policy_file is not None

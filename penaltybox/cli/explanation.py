@@ -34,6 +34,13 @@ class InForce(msgspec.Struct, kw_only=True):
     rule: str
     penalty: str
 
+    @classmethod
+    def of(cls, hold: Hold | Block, action: str, left_ms: int | None) -> InForce:
+        """What a state's hold, or a block in Redis, is to people; `left_ms` is None for good."""
+        return cls(
+            action=action, until=hold.until, left_ms=left_ms, rung=hold.rung, rule=hold.rule, penalty=hold.penalty
+        )
+
 
 class RuleNow(msgspec.Struct, kw_only=True):
     """How far a rule is from firing on this subject."""
@@ -128,14 +135,7 @@ def explain_state(
 def _in_force(track: Track, now_ms: int) -> list[InForce]:
     holds: list[tuple[str, Hold | None]] = [("deny", track.deny), ("challenge", track.challenge)]
     return [
-        InForce(
-            action=action,
-            until=hold.until,
-            left_ms=None if hold.until is None else hold.until - now_ms,
-            rung=hold.rung,
-            rule=hold.rule,
-            penalty=hold.penalty,
-        )
+        InForce.of(hold, action, None if hold.until is None else hold.until - now_ms)
         for action, hold in holds
         if hold is not None and active(hold, now_ms)
     ]
@@ -145,18 +145,7 @@ def strays_of(state: SubjectState | None, blocks: Iterable[Block]) -> list[InFor
     """Of what lies in Redis against a subject, that of which its state knows nothing. It denies all the same."""
     holds = [] if state is None else [state.real.deny, state.real.challenge]
     known = {hold.penalty for hold in holds if hold is not None}
-    return [
-        InForce(
-            action=block.kind,
-            until=block.until,
-            left_ms=block.ttl_ms,
-            rung=block.rung,
-            rule=block.rule,
-            penalty=block.penalty,
-        )
-        for block in blocks
-        if block.penalty not in known
-    ]
+    return [InForce.of(block, block.kind, block.ttl_ms) for block in blocks if block.penalty not in known]
 
 
 def banned_by(banned: Mapping[str, Banned], subject: str, now_ms: int) -> list[str]:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penaltybox.cli.console import AsJson, err, kafka_errors, out, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, err, kafka_errors, one_subject, out, print_json, settings
 from penaltybox.cli.control import commit, control
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, at_store, reason_given
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.listing import subject_text
 from penaltybox.contracts.topics import Topics
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def forget(
     """
     values = settings()
     who, why = actor_given(actor), reason_given(reason)
-    name = typed_subject(subject_text(subject), values)
+    name = one_subject(subject, values)
     traces = asyncio.run(_find(values, name))
     rows, missing = _rows(values, name)
     if not (dry_run or yes):

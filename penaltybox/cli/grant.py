@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, one_subject, out, print_json, settings
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
@@ -35,7 +35,7 @@ def grant(
     values, at_ms = settings(), now_ms()
     who, why = actor_given(actor), reason_given(reason)
     policy = policy_now(policy_file, values)
-    name = typed_subject(subject, values)
+    name = one_subject(subject, values)
     if name.partition(":")[0] not in TRUSTED:
         raise ConfigurationError(f"subject: got {name}, wanted a user, device or api_key; others earn no trust")
     if not points:

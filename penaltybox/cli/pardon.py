@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, one_subject, out, print_json, settings
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
+from penaltybox.cli.still_denied import ranges_around
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
@@ -25,19 +26,23 @@ def pardon(
         id=ulid(at_ms),
         ts=at_ms,
         verb="pardon",
-        subject=typed_subject(subject, values),
+        subject=one_subject(subject, values),
         actor=actor_given(actor),
         reason=reason_given(reason),
     )
-    written = asyncio.run(execute(values, policy_now(policy_file, values), command))
+    policy = policy_now(policy_file, values)
+    written = asyncio.run(execute(values, policy, command))
+    around = asyncio.run(ranges_around(values, policy, command.subject))
     if as_json:
-        print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
+        penalties = [shown(penalty) for penalty in written]
+        print_json({"subject": command.subject, "penalties": penalties, "banned_ranges": around.ranges})
         return
     for penalty in written:
         out.print(
-            f"{command.subject} is free now, and goes from {penalty.from_} to {penalty.to}, "
-            f"by {command.actor}: {reason}.",
+            f"{around.freed()}, and goes from {penalty.from_} to {penalty.to}, by {command.actor}: {reason}.",
             markup=False,
         )
+    for said in around.sentences():
+        out.print(said, markup=False)
     if all(penalty.from_ == "none" for penalty in written):
         out.print("It had no rung. Is the subject the one you meant? penaltybox blocks lists who is denied.")

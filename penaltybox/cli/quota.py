@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, table, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, one_subject, out, print_json, settings, table
 from penaltybox.cli.control import control, opened, tell
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, policy_now, reason_given
 from penaltybox.contracts.errors import ConfigurationError
@@ -142,7 +142,7 @@ def _own_limit(text: str, policy: Policy) -> tuple[str, int]:
 
 
 def _customer(subject: str, values: Settings) -> str:
-    name = typed_subject(subject, values)
+    name = one_subject(subject, values)
     if name.partition(":")[0] not in _CUSTOMERS:
         raise ConfigurationError(f"subject: got {name}, wanted a user or api_key: they have plans")
     return name

@@ -48,7 +48,7 @@ _Processes = Annotated[
     int, typer.Option(min=1, max=64, help="So many that step, beside this one; partitions or subjects are shared out.")
 ]
 _Speed = Annotated[
-    float | None, typer.Option(min=0.001, help="Times the recorded pace, instead of as fast as it goes.")
+    float | None, typer.Option(min=0.001, max=1e9, help="Times the recorded pace, instead of as fast as it goes.")
 ]
 _Scenario = Annotated[str, typer.Option(help="combined: the scenario of the limits that requests belong to.")]
 _Mapping = Annotated[

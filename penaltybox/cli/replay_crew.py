@@ -193,7 +193,7 @@ async def crew_of(job: Job, made: Prepared, plan: Sequence[Share], *, watched: b
     then = None
     if made.recorded is not None:
         late = sorted(made.recorded.late)
-        then = Then(dict(made.recorded.policies), list(made.recorded.markers), late)
+        then = Then(dict(made.recorded.policies), list(made.recorded.markers), late, made.recorded.last)
     starts = [Start(job, list(one.sides), one.number, one.of, watched, [], then) for one in plan]
     hands: list[_Hand] = []
     try:

@@ -226,7 +226,7 @@ def limits_differ(job: Job, recorded: Recorded | None = None) -> bool:
         return True
     before = job.baseline
     if recorded is not None:
-        before = recorded.policies[recorded.markers[-1].version]
+        before = recorded.last
     return before is not None and before.limits != job.candidate.limits
 
 

@@ -31,10 +31,11 @@ class Then(msgspec.Struct, frozen=True):
     policies: dict[str, Policy]
     markers: list[Marker]
     late: list[str]
+    last: Policy
 
     def recorded(self) -> Recorded:
         """The same, as it was read."""
-        return Recorded(self.policies, self.markers, (), frozenset(self.late))
+        return Recorded(self.policies, self.markers, (), frozenset(self.late), (), self.last)
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -73,6 +73,8 @@ def open_other(
     path = Path(source)
     if not path.is_file():
         what = "that is a folder" if path.is_dir() else "there is no such file"
+        if path.exists() and not path.is_dir():
+            what = "that is no file but a pipe or a device, which cannot be read twice: write it into a file"
         raise ConfigurationError(
             f"--source {source}: {what}. Wanted kafka, clickhouse, combined:FILE, or a file of "
             "decisions (JSON lines, also .gz and .zst; Parquet)."

@@ -10,6 +10,7 @@ import typer
 from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
 from penaltybox.cli.list_changes import unban_range
+from penaltybox.cli.still_denied import ranges_around
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
@@ -19,6 +20,7 @@ from penaltybox.contracts.listing import banned_range, subject_text
 from penaltybox.contracts.subjects import Canonicaliser
 
 if TYPE_CHECKING:
+    from penaltybox.cli.still_denied import Around
     from penaltybox.contracts.events import Penalty
     from penaltybox.contracts.settings import Settings
 
@@ -54,12 +56,17 @@ def unban(
     command = unban_command(
         values, subject, actor=actor_given(actor), reason=reason_given(reason), grace=grace, keep_level=keep_level
     )
-    written = asyncio.run(execute(values, policy_now(policy_file, values), command))
+    policy = policy_now(policy_file, values)
+    written = asyncio.run(execute(values, policy, command))
+    around = asyncio.run(ranges_around(values, policy, command.subject))
     if as_json:
-        print_json({"subject": command.subject, "penalties": [shown(penalty) for penalty in written]})
+        penalties = [shown(penalty) for penalty in written]
+        print_json({"subject": command.subject, "penalties": penalties, "banned_ranges": around.ranges})
         return
-    out.print(sentence(command), markup=False)
-    if not lifted(written):
+    out.print(sentence(command, around), markup=False)
+    for said in around.sentences():
+        out.print(said, markup=False)
+    if not around.ranges and not lifted(written):
         out.print(
             "Nothing was in force against it. Is the subject the one you meant? penaltybox blocks lists them all."
         )
@@ -85,10 +92,10 @@ def unban_command(values: Settings, subject: str, *, actor: str, reason: str, gr
     )
 
 
-def sentence(command: Command) -> str:
+def sentence(command: Command, around: Around) -> str:
     """What an unban did, for people."""
     rung = "keeps its rung as a prior" if command.keep_level else "starts anew"
-    return f"{command.subject} is free now, by {command.actor}: {command.reason}. It {rung}."
+    return f"{around.freed()}, by {command.actor}: {command.reason}. It {rung}."
 
 
 def lifted(written: list[Penalty]) -> bool:

@@ -43,7 +43,7 @@ def ways_out(one: Explanation, policy: Policy) -> list[WayOut]:
                 command=f'penaltybox unban {where} --reason "…"',
             )
         )
-    if one.banned_ranges:
+    if one.banned_ranges and not one.allowlisted:
         found.append(
             WayOut(
                 by="listing",

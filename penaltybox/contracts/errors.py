@@ -64,5 +64,9 @@ class NoAnswerInTime(StoreUnavailable):
     """A store did not answer within the deadline; perhaps it was slow, perhaps it is away."""
 
 
+class WrongType(PenaltyboxError):  # noqa: N818 - a state of the world, not a mistake
+    """A key of Redis holds another type than wanted: another program uses its name for something else."""
+
+
 class GenerationMismatch(StoreUnavailable):
     """Redis answers, but it is not the Redis we knew (wiped or swapped): run `penaltybox restore`."""

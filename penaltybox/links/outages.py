@@ -7,7 +7,7 @@ import ssl
 
 from redis import exceptions
 
-from penaltybox.contracts.errors import ConfigurationError, NoAnswerInTime, PenaltyboxError, StoreUnavailable
+from penaltybox.contracts.errors import ConfigurationError, NoAnswerInTime, PenaltyboxError, StoreUnavailable, WrongType
 
 # First word of an error reply -> what it means. The server did nothing in any of these cases.
 _OUTAGES = {
@@ -63,7 +63,7 @@ def explained(error: BaseException, where: str, deadline_s: float) -> Penaltybox
 
     Returns:
         `StoreUnavailable` for everything that passes by itself, `ConfigurationError` for a refused login, key or
-        command, `PenaltyboxError` for a reply that nobody expects.
+        command, `WrongType` for a key that another program uses, `PenaltyboxError` for a reply that nobody expects.
     """
     code = code_of(error)
     if code in _OUTAGES:
@@ -72,7 +72,8 @@ def explained(error: BaseException, where: str, deadline_s: float) -> Penaltybox
     if code in _REFUSALS:
         return ConfigurationError(f"Redis at {where} {_REFUSALS[code]} ({code}).")
     if isinstance(error, exceptions.ResponseError):
-        return PenaltyboxError(f"Redis at {where} answered with an unexpected error: {error}.")
+        kind = WrongType if code == "WRONGTYPE" else PenaltyboxError
+        return kind(f"Redis at {where} answered with an unexpected error: {error}.")
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return NoAnswerInTime(f"Redis at {where} did not answer within {deadline_s:g} s.")
     if isinstance(error, exceptions.MaxConnectionsError):

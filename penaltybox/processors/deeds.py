@@ -10,10 +10,12 @@ from penaltybox.contracts.events import Control, Penalty
 from penaltybox.contracts.policy_versions import VERSION_KEY
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.generations import read_control
+from penaltybox.processors.replay.times import iso
 from penaltybox.processors.topic_log import read_topic
+from penaltybox.sinks.lists import Allowed, Banned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penaltybox.contracts.settings import Settings
     from penaltybox.sinks.clickhouse.client import ClickHouse
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 NOBODY: Final = frozenset({"policy_in_use"})
 """Kinds of control records that workers write of themselves."""
 STORED: Final = """
-SELECT toUnixTimestamp64Milli(ts) AS at, id, actor, action, subject, from_rung, to_rung, note, evidence
+SELECT toUnixTimestamp64Milli(ts) AS at, id, actor, action, subject, from_rung, to_rung, note, evidence,
+       if(isNull(until), NULL, toUnixTimestamp64Milli(assumeNotNull(until))) AS until_ms
 FROM penalties FINAL WHERE origin = 'hand' AND ts >= fromUnixTimestamp64Milli({since:Int64})
 ORDER BY ts DESC LIMIT {limit:UInt32}
 """
@@ -66,8 +69,7 @@ async def told_steps(settings: Settings, since_ms: int) -> list[Deed]:
         except (msgspec.MsgspecError, RecursionError):
             continue  # others may write there too
         if penalty.origin == "hand" and penalty.ts >= since_ms:
-            verb = str(penalty.evidence.get("verb", penalty.action))
-            found.append(_step(penalty, verb))
+            found.append(_step(penalty))
     return found
 
 
@@ -78,11 +80,7 @@ def stored_steps(clickhouse: ClickHouse, since_ms: int, limit: int) -> list[Deed
         StoreUnavailable: it does not answer.
     """
     rows = clickhouse.rows(STORED, {"since": since_ms, "limit": limit})
-    return [
-        Deed(row["at"], row["id"], row["actor"], _verb(row["evidence"], row["action"]), row["subject"],
-             f"{row['from_rung']} → {row['to_rung']}", row["note"])
-        for row in rows
-    ]  # fmt: skip
+    return [_stored(row) for row in rows]
 
 
 async def told_changes(settings: Settings, since_ms: int) -> list[Deed]:
@@ -120,24 +118,37 @@ def untold_changes(records: Sequence[bytes], since_ms: int) -> list[Deed]:
 
 def untold_steps(penalties: Iterable[Penalty], since_ms: int) -> list[Deed]:
     """Steps by hand in outboxes."""
-    return [
-        _step(one, str(one.evidence.get("verb", one.action)))._replace(told=False)
-        for one in penalties
-        if one.origin == "hand" and one.ts >= since_ms
-    ]
+    return [_step(one)._replace(told=False) for one in penalties if one.origin == "hand" and one.ts >= since_ms]
 
 
-def _step(penalty: Penalty, verb: str) -> Deed:
-    rungs = f"{penalty.from_} → {penalty.to}"
-    return Deed(penalty.ts, penalty.id, penalty.actor, verb, penalty.subject, rungs, penalty.note)
+def _step(penalty: Penalty) -> Deed:
+    verb = str(penalty.evidence.get("verb", penalty.action))
+    details = _rungs(verb, penalty.from_, penalty.to, penalty.until, penalty.evidence)
+    return Deed(penalty.ts, penalty.id, penalty.actor, verb, penalty.subject, details, penalty.note)
 
 
-def _verb(evidence: str, action: str) -> str:
+def _stored(row: Mapping[str, Any]) -> Deed:
     try:
-        found: Any = msgspec.json.decode(evidence)
+        found: Any = msgspec.json.decode(row["evidence"])
     except msgspec.MsgspecError:
-        return action
-    return str(found.get("verb", action)) if isinstance(found, dict) else action
+        found = None
+    evidence = found if isinstance(found, dict) else {}
+    verb = str(evidence.get("verb", row["action"]))
+    details = _rungs(verb, row["from_rung"], row["to_rung"], row["until_ms"], evidence)
+    return Deed(row["at"], row["id"], row["actor"], verb, row["subject"], details, row["note"])
+
+
+def _rungs(verb: str, before: str, after: str, until: int | None, evidence: Mapping[str, Any]) -> str:
+    """What a step did: ``none → 5m, until 2026-12-01T10:00:00Z``; ``+5 points of trust``."""
+    if verb == "grant":
+        points = evidence.get("points")
+        return f"{points:+} points of trust" if isinstance(points, int) else ""
+    grace = f", grace {evidence['grace']}" if evidence.get("grace") else ""
+    return f"{before} → {after}{f', {_end(until)}' if verb == 'ban' else ''}{grace}"
+
+
+def _end(until: int | None) -> str:
+    return "for good" if until is None else f"until {iso(until)}"
 
 
 def _what(control: Control) -> str:
@@ -153,4 +164,14 @@ def _about(control: Control) -> str:
 
 
 def _details(control: Control) -> str:
-    return control.value if control.kind in {"allow", "cidr", "override", "retry"} else ""
+    """What of a change its kind and name do not say, in words; as it stands there, if it cannot be read."""
+    try:
+        if control.kind == "allow" and control.value:
+            entry = msgspec.json.decode(control.value, type=Allowed)
+            return _end(entry.until) + (f": {entry.note}" if entry.note not in ("", control.reason) else "")
+        if control.kind == "cidr" and control.value:
+            ban = msgspec.json.decode(control.value, type=Banned)
+            return f"{ban.action} {_end(ban.until)}"
+    except msgspec.MsgspecError:
+        return control.value
+    return control.value if control.kind in {"override", "retry"} else ""

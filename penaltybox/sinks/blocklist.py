@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from penaltybox.contracts.errors import WrongType
 from penaltybox.contracts.keyspace import Keyspace, slot_of
 from penaltybox.sinks.key_walk import literally, walk
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from penaltybox.links.exchange import Command, Link
+
+_log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["deny", "challenge"]
 _KINDS: dict[str, Kind] = {"block": "deny", "challenge": "challenge"}
@@ -110,7 +114,7 @@ class Blocklist:
         if not named:
             return []
         commands: list[Command] = [(command, key) for key, _, _ in named for command in ("GET", "PTTL")]
-        replies = await node.exchange(commands)
+        replies = await _readable(node, commands)
         found = (
             _block(subject, _KINDS[name], value, ttl)
             for (_, subject, name), value, ttl in zip(named, replies[::2], replies[1::2], strict=True)
@@ -137,13 +141,34 @@ class Blocklist:
             commands += [(command, key) for key in keys for command in ("GET", "PTTL")]
         width = 2 * len(_NAMES)
         slots = [slot for subject in subjects for slot in [slot_of(subject)] * width]
-        replies = await self._link.exchange(commands, slots)
+        replies = await _readable(self._link, commands, slots)
         results: list[list[Block]] = []
         for at, subject in enumerate(subjects):
             mine = replies[at * width : (at + 1) * width]
             candidates = (_block(subject, _KINDS[name], mine[2 * i], mine[2 * i + 1]) for i, name in enumerate(_NAMES))
             results.append([block for block in candidates if block is not None])
         return results
+
+
+async def _readable(link: Link, commands: list[Command], slots: Sequence[int] | None = None) -> list[Any]:
+    """The replies; None for a key that holds no string: another program uses its name, and no `GET` finds a block.
+
+    One such key must not hide all others, so that those near it are asked again, fewer and fewer at a time.
+
+    Raises:
+        StoreUnavailable: a server did not answer.
+    """
+    try:
+        return await link.exchange(commands, slots)
+    except WrongType as error:
+        if len(commands) == 1:
+            _log.warning("key %r is left out, and blocks nobody: another program wrote it. %s", commands[0][1], error)
+            return [None]
+    half = len(commands) // 2
+    return [
+        *await _readable(link, commands[:half], slots and slots[:half]),
+        *await _readable(link, commands[half:], slots and slots[half:]),
+    ]
 
 
 def _block(subject: str, kind: Kind, value: Any, ttl_ms: int) -> Block | None:

@@ -68,6 +68,43 @@ def test_the_prefix_that_counts_is_a_subject_and_longer_ones_are_ranges(desk: De
     assert desk.json("ban", "::ffff:203.0.113.0/120", *WHY)["range"] == "203.0.113.0/24"
 
 
+def test_a_shorter_ban_says_that_it_is_one(desk: Desk) -> None:
+    """Whoever bans for five minutes whom another one had banned for good is told what that takes away."""
+    assert "ends sooner" not in desk.run("ban", "user:u1", "--level", "permanent", *WHY)
+    said = desk.run("ban", "user:u1", "--for", "5m", *WHY)
+    assert "That ends sooner than before: it was denied permanently, by hand." in said
+    assert "ends sooner" not in desk.run("ban", "user:u1", "--for", "1h", *WHY)
+    assert "ends sooner than before: it was denied until" in desk.run("ban", "user:u1", "--for", "5m", *WHY)
+
+
+def test_nobody_is_told_free_who_is_within_a_banned_range(desk: Desk) -> None:
+    """A lift of the address alone says that the range goes on, and which commands end that; a listed one is free."""
+    desk.run("ban", "203.0.113.0/24", *WHY)
+    desk.run("ban", "203.0.113.7", *WHY)
+    for verb in ("unban", "pardon"):
+        said = desk.run(verb, "203.0.113.7", *WHY)
+        assert "is free now" not in said
+        assert "ip:203.0.113.7 has no block of its own now" in said
+        assert "within 203.0.113.0/24 (deny: ticket 4711), which is banned by hand" in said
+        assert "penaltybox unban 203.0.113.0/24" in said
+        assert desk.json(verb, "203.0.113.7", *WHY)["banned_ranges"] == ["203.0.113.0/24 (deny: ticket 4711)"]
+        assert "ip:203.0.114.7 is free now" in desk.run(verb, "203.0.114.7", *WHY)
+    desk.run("allow", "add", "203.0.113.7", *WHY)
+    assert "ip:203.0.113.7 is free now" in desk.run("unban", "203.0.113.7", *WHY)
+
+
+@pytest.mark.parametrize("verb", ["explain", "pardon", "forget", "allow check", "quota show"])
+def test_a_range_is_not_taken_for_its_first_address(desk: Desk, verb: str) -> None:
+    """What is about one subject refuses a range, which has none; a /32, and the /64 that counts, are one."""
+    why = () if verb in ("explain", "allow check", "quota show") else WHY
+    for text in ("203.0.113.0/24", "ip:203.0.113.0/31", "2001:db8::/32", "::ffff:203.0.113.0/120"):
+        with pytest.raises(ConfigurationError, match="which is a range: wanted one subject"):
+            desk.run(*verb.split(), text, *why)
+    if verb == "allow check":
+        assert "ip:203.0.113.7 is not allowlisted" in desk.run(*verb.split(), "203.0.113.7/32")
+        assert "ip:2001:db8::/64 is not" in desk.run(*verb.split(), "2001:db8::/64")
+
+
 def test_the_actor_of_the_environment_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A support tool sets it once; the option wins."""
     monkeypatch.setenv("PENALTYBOX_ACTOR", "support-tool")

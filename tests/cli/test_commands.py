@@ -53,6 +53,15 @@ def every_command() -> list[list[str]]:
     return found
 
 
+@pytest.mark.parametrize("arguments", [("replay", "--speed"), ("demo", "--labelled")])
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400"])
+def test_no_number_is_infinite(arguments: tuple[str, str], number: str) -> None:
+    """What is no number of anything is a sentence about the option, and no traceback later."""
+    result = CliRunner().invoke(app, [*arguments, number])
+    assert result.exit_code == 2
+    assert arguments[1] in result.output
+
+
 @pytest.mark.parametrize("names", every_command(), ids=" ".join)
 def test_every_command_explains_itself(names: list[str]) -> None:
     """Each command has a help text, and each of its options one of its own."""

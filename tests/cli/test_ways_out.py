@@ -56,6 +56,8 @@ def test_a_banned_range() -> None:
         'penaltybox unban 203.0.113.0/24 --reason "…"',
         'penaltybox allow add ip:203.0.113.7 --reason "…"',
     ]
+    one.allowlisted = True
+    assert [way.command for way in ways_out(one, POLICY)] == ['penaltybox unban 203.0.113.0/24 --reason "…"']
     assert banned_by(banned, "ip:AbCdEfGhIjKlMnOpQrStUv", NOW_MS) == []
 
 

@@ -9,6 +9,7 @@ from penaltybox.cli import unban as unbanning
 from penaltybox.cli.console_page.answers import Done
 from penaltybox.cli.hand import actor_given, end_given, execute, policy_in_force, reason_given
 from penaltybox.cli.list_changes import end_ban, put_ban
+from penaltybox.cli.still_denied import ranges_around
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.listing import banned_range
 from penaltybox.contracts.subjects import Canonicaliser
@@ -39,9 +40,9 @@ async def ban(values: Settings, body: BanBody) -> Done:
         return Done(subject=where, says=f"Every address of {where} is denied {until}, by {who}: {why}.", actor=who)
     policy = await policy_in_force(values)
     command = banning.ban_command(values, policy, body.subject, level=body.level, end=end, actor=who, reason=why)
-    written, listed = await banning.ban_subject(values, policy, command)
-    says = " ".join(banning.sentences(written, listed, command))
-    return Done(subject=command.subject, says=says, actor=who, penalties=[penalty.id for penalty in written])
+    done = await banning.ban_subject(values, policy, command)
+    says = " ".join(banning.sentences(done, command))
+    return Done(subject=command.subject, says=says, actor=who, penalties=[penalty.id for penalty in done.written])
 
 
 async def unban(values: Settings, body: UnbanBody) -> Done:
@@ -57,8 +58,10 @@ async def unban(values: Settings, body: UnbanBody) -> Done:
     command = unbanning.unban_command(
         values, body.subject, actor=who, reason=why, grace=body.grace, keep_level=body.keep_level
     )
-    written = await execute(values, await policy_in_force(values), command)
-    says = unbanning.sentence(command)
-    if not unbanning.lifted(written):
+    policy = await policy_in_force(values)
+    written = await execute(values, policy, command)
+    around = await ranges_around(values, policy, command.subject)
+    says = " ".join([unbanning.sentence(command, around), *around.sentences()])
+    if not around.ranges and not unbanning.lifted(written):
         says += f" {_NOTHING}"
     return Done(subject=command.subject, says=says, actor=who, penalties=[penalty.id for penalty in written])

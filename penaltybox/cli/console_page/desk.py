@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 import penaltybox
-from penaltybox.cli.console import typed_subject
+from penaltybox.cli.console import one_subject
 from penaltybox.cli.console_page import acts
 from penaltybox.cli.console_page.answers import About, Part, Status, Subject
 from penaltybox.cli.console_page.feed import KEPT, Feed
@@ -25,7 +25,7 @@ from penaltybox.cli.hand import policy_in_force
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.contracts.keyspace import Keyspace
-from penaltybox.contracts.listing import banned_range, subject_text
+from penaltybox.contracts.listing import banned_range
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.contracts.topics import Topics
 from penaltybox.links.connections import endpoint_of, open_link
@@ -217,7 +217,7 @@ class Desk:
         if where is not None:
             now = {"subject": where}  # it has no ladder
             return Subject(range=where, now=now, ways_out=[], timeline=None, history=[], history_missing="")
-        name = typed_subject(subject_text(text), values)
+        name = one_subject(text, values)
         policy = await policy_in_force(values)
         told = await explained(values, policy, name, since_ms=None, limit=max(1, query["limit"]), at_ms=at_ms)
         return msgspec.convert(msgspec.to_builtins(told.document()), Subject)

@@ -27,6 +27,7 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+_RATE: Final = re.compile(r"(?:baseline\.)?(?:fdr|fpr)\..*")
 _CONDITION: Final = re.compile(
     r"\s*(?P<name>[^\s<>=!?]{1,200})(?P<lenient>\?)?\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>-?\d{1,15}(\.\d{1,15})?)"
     r"(?P<percent>\s*%)?\s*"
@@ -54,7 +55,8 @@ def parse_condition(text: str) -> Condition:
     """Read a condition; ``2%`` is 0.02.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is none, or one that means nothing: a rate over 1, per cent of what is counted. Such a
+            gate would never shut, or always.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -63,6 +65,13 @@ def parse_condition(text: str) -> Condition:
             "'fdr.ip > 0.02' or 'new.permanent > 0'"
         )
     number = float(match["number"]) / (100 if match["percent"] else 1)
+    is_rate = _RATE.fullmatch(match["name"]) is not None
+    if is_rate and not 0 <= number <= 1:
+        raise ConfigurationError(
+            f"--fail-if: got {shown(text)}, and {match['name']} is a share between 0 and 1: 2 in 100 are 0.02, or 2%"
+        )
+    if match["percent"] and not is_rate:
+        raise ConfigurationError(f"--fail-if: got {shown(text)}, and {match['name']} is a number of them, not a share")
     return Condition(text.strip(), match["name"], match["operator"], number, match["lenient"] is not None)
 
 

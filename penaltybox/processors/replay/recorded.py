@@ -17,7 +17,7 @@ from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Command, Control, Penalty
 from penaltybox.contracts.policy import Policy
 from penaltybox.contracts.policy_file import parse_policy
-from penaltybox.contracts.policy_versions import VERSION_KEY
+from penaltybox.contracts.policy_versions import SWITCH_KEY, VERSION_KEY
 from penaltybox.contracts.topics import Topics
 from penaltybox.processors.remedies import COMMANDED, command_of
 from penaltybox.processors.topic_log import read_topic
@@ -55,13 +55,15 @@ class Recorded(NamedTuple):
         commands: (ms, command), by time.
         late: ids of events that were handled late, as far as they led to a penalty.
         remarks: sentences about what is missing.
+        last: the policy that was in force in the end; its limits decide requests now.
     """
 
     policies: Mapping[str, Policy]
     markers: Sequence[Marker]
     commands: Sequence[tuple[int, Command]]
     late: frozenset[str]
-    remarks: Sequence[str] = ()
+    remarks: Sequence[str]
+    last: Policy
 
 
 async def read_recorded(settings: Settings) -> Recorded:
@@ -80,9 +82,11 @@ async def read_recorded(settings: Settings) -> Recorded:
             "Workers record it since policies are applied with `penaltybox policy apply`; name a file: --baseline FILE."
         )
     policies = {version: _policy(version, stored.get(version)) for version in {one.version for one in markers}}
+    last = last_version(controls, markers)
     penalties = [record.value async for record in read_topic(settings, topics.penalties) if record.value is not None]
     commands, late, remarks = read_penalties(penalties)
-    return Recorded(policies, markers, commands, late, remarks)
+    in_the_end = policies[last] if last in policies else _policy(last, stored.get(last))
+    return Recorded(policies, markers, commands, late, remarks, in_the_end)
 
 
 def read_controls(raws: Iterable[bytes]) -> tuple[list[Marker], dict[str, str]]:
@@ -99,6 +103,22 @@ def read_controls(raws: Iterable[bytes]) -> tuple[list[Marker], dict[str, str]]:
         except (msgspec.MsgspecError, RecursionError):
             continue  # a newer release's, or somebody else's
     return markers, stored
+
+
+def last_version(raws: Iterable[bytes], markers: Sequence[Marker]) -> str:
+    """The version that was in force in the end: that of the last switch, else of the last marker (at least one).
+
+    The last marker may be an older version's: where no record has come since, no worker tells that it has switched.
+    """
+    last = markers[-1].version
+    for raw in raws:
+        try:
+            control = msgspec.json.decode(raw, type=Control)
+            if control.kind == "policy" and control.key == SWITCH_KEY:
+                last = control.value or last
+        except (msgspec.MsgspecError, RecursionError):
+            continue  # as above
+    return last
 
 
 def _policy(version: str, value: str | None) -> Policy:

@@ -13,7 +13,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MILLIS: Final = re.compile(r"\d{12,14}", re.ASCII)
 _WANTED: Final = (
     "wanted a time with its zone (2026-03-01T09:00:00Z, 2026-03-01T10:00+01:00), a date (2026-03-01, from midnight "
-    "UTC), milliseconds since the epoch, now, or how long ago (-90m, -2h, -7d)"
+    "UTC), milliseconds since the epoch, now, or how long ago, up to ten years (-90m, -2h, -7d)"
 )
 
 

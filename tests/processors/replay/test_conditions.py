@@ -26,7 +26,8 @@ METRICS: dict[str, float | str] = {"new.total": 3, "fdr.ip": 0.02, "fdr.user": "
         ("new.total != 3", False),
         ("fdr.ip >= 2%", True),
         ("fdr.ip > 2 %", False),
-        ("fdr.ip > -1", True),
+        ("new.total > -1", True),
+        ("fdr.ip <= 1", True),
     ],
 )
 def test_a_condition_that_holds_fails_the_run(text: str, fails: bool) -> None:
@@ -58,6 +59,18 @@ def test_an_unknown_figure_is_refused_with_those_that_there_are() -> None:
 def test_anything_else_is_no_condition(text: str) -> None:
     """A name, a comparison and a plain number, nothing more."""
     with pytest.raises(ConfigurationError, match="--fail-if: got"):
+        parse_condition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("fdr.ip > 2", "0.02, or 2%"), ("baseline.fpr.user.high >= 101%", "0.02, or 2%"),
+     ("fdr.ip > -1", "between 0 and 1"),
+     ("new.total > 50%", "not a share"), ("stopped.change < 1 %", "not a share")],
+)  # fmt: skip
+def test_a_gate_that_would_never_shut_is_none(text: str, says: str) -> None:
+    """A rate is never over 1, so such a gate would pass everything; and per cent of subjects are no number."""
+    with pytest.raises(ConfigurationError, match=f"--fail-if: got .*{says}"):
         parse_condition(text)
 
 

@@ -17,6 +17,7 @@ from penaltybox.processors.replay.recorded import (
     Marker,
     Switching,
     _policy,
+    last_version,
     read_controls,
     read_penalties,
 )
@@ -44,6 +45,15 @@ def test_controls() -> None:
         control("policy_in_use", "policy_in_use:d:0:8", "nonsense"),
     ]
     assert read_controls(raws) == ([one], {"v1": '{"version":"v1","text":"x"}'})
+
+
+def test_the_version_in_the_end() -> None:
+    """The last switch says what is in force, not the last partition that was told; without a switch that is all."""
+    markers = [marker("old", 0), marker("new", 3, 1)]
+    assert last_version([b"nonsense"], markers) == "new"
+    raws = [control("policy", "policy", version) for version in ("new", "old")]
+    assert last_version([*raws, control("pause", "policy", "paused")], markers) == "old"
+    assert last_version([*raws, control("policy", "policy:newer", '{"version":"newer"}')], markers) == "old"
 
 
 def test_policies_of_both_forms() -> None:

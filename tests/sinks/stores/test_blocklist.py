@@ -91,3 +91,20 @@ async def test_a_hostile_subject_is_refused(redis_rig: RedisRig) -> None:
     """A lookup of a subject that isn't canonical is an error, not somebody else's block."""
     with pytest.raises(PenaltyboxError, match="canonical"):
         await Blocklist(redis_rig.store().link, redis_rig.prefix).lookup(["user:a}:block"])
+
+
+async def test_a_key_of_another_type_hides_nobody(redis_rig: RedisRig, caplog: pytest.LogCaptureFixture) -> None:
+    """A list where a block should be is left out with a warning that names the key; all others are listed."""
+    store = redis_rig.store()
+    await store.write([write(f"user:u{i}", nonce=1, marks=(block(value(None)),)) for i in range(20)])
+    odd = redis_rig.key("user:odd", "block")
+    await redis_rig.call("RPUSH", odd, "x")
+    await redis_rig.call("SET", redis_rig.key("user:odd", "challenge"), value(None))
+    blocklist = Blocklist(store.link, redis_rig.prefix)
+    found = [(one.subject, one.kind) async for one in blocklist.blocks()]
+    assert sorted(found) == sorted([("user:odd", "challenge"), *((f"user:u{i}", "deny") for i in range(20))])
+    assert odd in caplog.text
+    both, other, nobody = await blocklist.all_of(["user:odd", "user:u1", "user:nobody"])
+    assert [one.kind for one in both] == ["challenge"]
+    assert [one.kind for one in other] == ["deny"]
+    assert nobody == []

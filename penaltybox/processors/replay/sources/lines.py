@@ -169,7 +169,7 @@ def _read(stream: IO[bytes], title: str) -> bytes:
 
 def unreadable(title: object, error: Exception) -> ConfigurationError:
     """The sentence about a file that cannot be opened or read on."""
-    why = getattr(error, "strerror", None) or error
+    why = str(getattr(error, "strerror", None) or error).rstrip(".")
     return ConfigurationError(f"--source {title}: cannot be read: {why}. Give a file of JSON lines, or of Parquet.")
 
 
