@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from penaltybox.cli.address_export import export_addresses, known_format
 from penaltybox.cli.block_files import BlockLine, WrongLine, read_blocks, write_csv, write_lines
 from penaltybox.cli.blocks import collect
-from penaltybox.cli.console import AsJson, PolicyFile, err, instant, out, print_json, settings, typed_subject
+from penaltybox.cli.console import AsJson, PolicyFile, err, instant, one_subject, out, print_json, settings
 from penaltybox.cli.foreign_bans import READERS
 from penaltybox.cli.foreign_import import Terms, ban_ranges, plan
 from penaltybox.cli.hand import Actor, Reason, actor_given, at_store, engine_at, policy_now, reason_given
@@ -23,7 +23,6 @@ from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable, cause
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
-from penaltybox.contracts.listing import subject_text
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 from penaltybox.processors.garbage import collector_off
 
@@ -150,7 +149,7 @@ def import_(
 
 def _namer(values: Settings) -> Callable[[str], str]:
     canonicaliser = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions)
-    return lambda text: typed_subject(subject_text(text), values, canonicaliser)
+    return lambda text: one_subject(text, values, canonicaliser)
 
 
 def _theirs(values: Settings, file: Path, form: str, terms: Terms) -> Plan | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import Progress as Bar
 from typer.core import TyperGroup
 
-from penaltybox.cli.console import AsJson, err, instant, left, out, print_json, settings, table
+from penaltybox.cli.console import AsJson, err, instant, left, out, print_json, settings, table, tell
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.subjects import DIMENSION
 
@@ -29,6 +29,7 @@ class ListByDefault(TyperGroup):
         return super().parse_args(ctx, args if named else ["list", *args])
 
 
+_ODD_SHOWN: Final = 20
 app = typer.Typer(cls=ListByDefault, help="Who is denied or challenged now; to files and back.")
 
 
@@ -86,6 +87,10 @@ async def collect(values: Settings, dimension: str | None, *, quiet: bool) -> li
             def report(progress: Progress) -> None:
                 bar.update(task, completed=progress.examined, total=progress.total)
 
-            return [block async for block in Blocklist(link, values.redis_prefix).blocks(dimension, report)]
+            blocklist = Blocklist(link, values.redis_prefix)
+            found = [block async for block in blocklist.blocks(dimension, report)]
+        for key in blocklist.odd[:_ODD_SHOWN]:
+            tell(f"{key!r} is left out, and blocks nobody: another program wrote it. DEL it, if nobody needs it.")
+        return found
     finally:
         await link.close()

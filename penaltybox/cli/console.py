@@ -112,8 +112,13 @@ def tell(sentence: str) -> None:
     err.print(sentence, markup=False, soft_wrap=True)
 
 
-def one_subject(text: str, values: Settings) -> str:
+def one_subject(text: str, values: Settings, canonicaliser: Canonicaliser | None = None) -> str:
     """Canonical text of the one subject that a person means: dimension:value, or a bare address.
+
+    Args:
+        text: as typed, or as a file has it.
+        values: how subjects are written.
+        canonicaliser: one of those settings, for who asks about many.
 
     Raises:
         ConfigurationError: a range: its first address is not what is meant.
@@ -125,7 +130,7 @@ def one_subject(text: str, values: Settings) -> str:
             f"got {shown(text)}, which is a range: wanted one subject, such as ip:{network.network_address}. What "
             "holds for ranges: penaltybox allow list"
         )
-    return typed_subject(subject_text(text), values)
+    return typed_subject(subject_text(text), values, canonicaliser)
 
 
 def print_json(document: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 
-from penaltybox.cli.console import instant, left, out, table
+from penaltybox.cli.console import instant, left, out, settings, table
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Command, Decision, Outcome
 
@@ -105,6 +105,8 @@ def _show_ways(ways: Sequence[WayOut]) -> None:
             out.print(f"    {way.says}", markup=False)
         else:
             out.print(f"  {way.says}{f', {instant(way.at)}' if way.at else ''}", markup=False)
+    if any(way.command for way in ways) and not settings().actor:
+        out.print("  Each wants --actor NAME, too, or PENALTYBOX_ACTOR in the environment.")
 
 
 def _show_why(one: Explanation) -> None:

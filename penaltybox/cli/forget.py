@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penaltybox.cli.console import AsJson, err, kafka_errors, one_subject, out, print_json, settings
-from penaltybox.cli.control import commit, control
+from penaltybox.cli.control import commit, control, opened
 from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, at_store, reason_given
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import StoreUnavailable
@@ -116,13 +116,19 @@ async def _send_tombstones(values: Settings, name: str, traces: Traces) -> None:
     from penaltybox.cli.control import KAFKA_S
     from penaltybox.processors.announcements import kafka_sender
     from penaltybox.processors.erasure import tombstones
+    from penaltybox.processors.untold import tell_untold
 
-    sender = kafka_sender(values)
+    sender, topics = kafka_sender(values), Topics.named(values.topic_prefix)
     try:
         with kafka_errors(values):
-            async with asyncio.timeout(2 * KAFKA_S):
+            async with asyncio.timeout(2 * KAFKA_S), opened(values) as (_, untold):
                 await sender.start()
-                await sender.send(tombstones(Topics.named(values.topic_prefix), traces, name))
+                await tell_untold(untold, sender, topics)  # what waits may name it, and must not come afterwards
+                await sender.send(tombstones(topics, traces, name))
+                if await untold.size():
+                    raise StoreUnavailable(
+                        "changes by hand wait in Redis still, while somebody else tells Kafka of them"
+                    )
     finally:
         await sender.stop()
 

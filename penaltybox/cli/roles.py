@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import signal
 import sys
 from enum import StrEnum
@@ -107,15 +108,20 @@ async def _everything(values: Settings, data_dir: Path | None) -> None:
         fleet = Fleet(here, roles, stack.data_dir / "logs")
         try:
             await fleet.start()
-            show_addresses(stack)
+            show_addresses(stack, values.policy)
             out.print("Ctrl-C ends all of it.")
             await until_ended(ending, fleet, stack)
         finally:
             await fleet.stop()
 
 
-def show_addresses(stack: EmbeddedStack) -> None:
-    """How to look at an embedded stack from another terminal."""
+def show_addresses(stack: EmbeddedStack, policy: str = "") -> None:
+    """How to look at an embedded stack from another terminal.
+
+    Args:
+        stack: it runs.
+        policy: the file that its workers use until one is applied; commands elsewhere would take another one.
+    """
     out.print("Running on this machine. In another terminal:")
     for name, value in (
         ("KAFKA", stack.kafka),
@@ -123,6 +129,10 @@ def show_addresses(stack: EmbeddedStack) -> None:
         ("CLICKHOUSE_URL", stack.clickhouse_url),
     ):
         out.print(f"  export PENALTYBOX_{name}={value}", markup=False)
+    if policy:
+        out.print(
+            f"  export PENALTYBOX_POLICY={shlex.quote(str(Path(policy).resolve()))}", markup=False, soft_wrap=True
+        )
     out.print("  penaltybox blocks")
     out.print(f"Data and logs: {stack.data_dir}", markup=False)
 

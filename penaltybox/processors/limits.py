@@ -16,6 +16,7 @@ class Limits(NamedTuple):
             between two slices, so smaller ones have writing hold up stepping; what is urgent waits for one of them.
         records: most records in an open cycle; stepping waits behind it.
         sweep_age_ms: outboxes older than this are told by whoever finds them.
+        sweep: most of them at a time; if there may be more, an idle worker goes on at once, another after a second.
     """
 
     subjects: int = 200_000
@@ -24,3 +25,4 @@ class Limits(NamedTuple):
     chunk: int = 2000
     records: int = 20_000
     sweep_age_ms: int = 2000
+    sweep: int = 1000

@@ -88,7 +88,7 @@ class Worker:
         self._epoch = 0
         self._work = asyncio.Event()
         self._room = asyncio.Event()
-        self._due = self._sweep_due = self._taking = False
+        self._due = self._sweep_due = self._more_to_sweep = self._taking = False
         self._timer: asyncio.TimerHandle | None = None
         self.paused: str | None = None
         self.acknowledged = self.stepped = 0
@@ -304,6 +304,7 @@ class Worker:
                 await self._write_urgent()
                 if self._due:
                     await self._write_cycle()
+                    self._sweep_due |= self._more_to_sweep and not self._backlog
                 if self._sweep_due and self.paused is None:
                     await self._sweep()
             except GivenUpError:
@@ -356,9 +357,10 @@ class Worker:
         """Tell penalties that a crash, or a command by hand, has left in an outbox."""
         self._sweep_due = False
         try:
-            subjects = await self._store.pending(self._limits.sweep_age_ms)
+            subjects = await self._store.pending(self._limits.sweep_age_ms, self._limits.sweep)
         except StoreUnavailable:
             return  # the next second is soon enough
+        self._more_to_sweep = len(subjects) >= self._limits.sweep
         recall = self.residents.recall
         idle = [s for s in subjects if (known := recall(s)) is None or not known.busy]
         if idle:

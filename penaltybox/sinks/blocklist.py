@@ -68,11 +68,15 @@ class Blocklist:
     Args:
         link: from `connections.open_link`; closed by whoever opened it.
         prefix: of all keys.
+
+    Attributes:
+        odd: keys that were left out so far: they hold another type than a block does.
     """
 
     def __init__(self, link: Link, prefix: str = "pbx") -> None:
         self._link = link
         self._keys = Keyspace(prefix)
+        self.odd: list[str] = []
 
     async def blocks(
         self, dimension: str | None = None, progress: Callable[[Progress], None] | None = None
@@ -114,7 +118,7 @@ class Blocklist:
         if not named:
             return []
         commands: list[Command] = [(command, key) for key, _, _ in named for command in ("GET", "PTTL")]
-        replies = await _readable(node, commands)
+        replies = await self._readable(node, commands)
         found = (
             _block(subject, _KINDS[name], value, ttl)
             for (_, subject, name), value, ttl in zip(named, replies[::2], replies[1::2], strict=True)
@@ -141,7 +145,7 @@ class Blocklist:
             commands += [(command, key) for key in keys for command in ("GET", "PTTL")]
         width = 2 * len(_NAMES)
         slots = [slot for subject in subjects for slot in [slot_of(subject)] * width]
-        replies = await _readable(self._link, commands, slots)
+        replies = await self._readable(self._link, commands, slots)
         results: list[list[Block]] = []
         for at, subject in enumerate(subjects):
             mine = replies[at * width : (at + 1) * width]
@@ -149,26 +153,27 @@ class Blocklist:
             results.append([block for block in candidates if block is not None])
         return results
 
+    async def _readable(self, link: Link, commands: list[Command], slots: Sequence[int] | None = None) -> list[Any]:
+        """The replies; None for a key that holds no string: another program uses its name, and no `GET` finds a block.
 
-async def _readable(link: Link, commands: list[Command], slots: Sequence[int] | None = None) -> list[Any]:
-    """The replies; None for a key that holds no string: another program uses its name, and no `GET` finds a block.
+        One such key must not hide all others, so those near it are asked again, fewer and fewer at a time.
 
-    One such key must not hide all others, so that those near it are asked again, fewer and fewer at a time.
-
-    Raises:
-        StoreUnavailable: a server did not answer.
-    """
-    try:
-        return await link.exchange(commands, slots)
-    except WrongType as error:
-        if len(commands) == 1:
-            _log.warning("key %r is left out, and blocks nobody: another program wrote it. %s", commands[0][1], error)
-            return [None]
-    half = len(commands) // 2
-    return [
-        *await _readable(link, commands[:half], slots and slots[:half]),
-        *await _readable(link, commands[half:], slots and slots[half:]),
-    ]
+        Raises:
+            StoreUnavailable: a server did not answer.
+        """
+        try:
+            return await link.exchange(commands, slots)
+        except WrongType as error:
+            if len(commands) == 1:
+                key = str(commands[0][1], "utf-8", "replace") if isinstance(commands[0][1], bytes) else commands[0][1]
+                _log.warning("key %r is left out, and blocks nobody: another program wrote it. %s", key, error)
+                self.odd.append(str(key))
+                return [None]
+        half = len(commands) // 2
+        return [
+            *await self._readable(link, commands[:half], slots and slots[:half]),
+            *await self._readable(link, commands[half:], slots and slots[half:]),
+        ]
 
 
 def _block(subject: str, kind: Kind, value: Any, ttl_ms: int) -> Block | None:

@@ -51,17 +51,19 @@ def desk_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_wrong_lines_are_told_and_the_others_imported(desk: Desk) -> None:
-    """By number: no subject, ended, a challenge, an unknown time; the last line of a subject counts."""
+    """By number: no subject, ended, a challenge, an unknown time, a range; the last line of a subject counts."""
     in_a_year = instant(now_ms() + 365 * 86_400_000)[:10]
     (desk.folder / "b.csv").write_text(
         "Subject,until,action\nuser:u1,permanent,deny\nnonsense,,\nuser:u2,2001-01-01,\nip:1.2.3.4,,challenge\n"
-        f'user:u3,soon,\n"user:a{{b}}",,\nuser:u1,{in_a_year},deny\nuser:u4,99990101000000000,\n'
+        f'user:u3,soon,\n"user:a{{b}}",,\nuser:u1,{in_a_year},deny\nuser:u4,99990101000000000,\n203.0.113.0/24,,\n'
     )
     result = desk.result("blocks", "import", "b.csv", *WHY)
     assert result.exit_code == 1
-    assert "2 subjects are banned, 0 were for as long already, 5 lines left out" in result.stdout
+    assert "2 subjects are banned, 0 were for as long already, 6 lines left out" in result.stdout
     numbers = [line.split(":")[1] for line in result.stderr.splitlines() if line.startswith("b.csv:")]
-    assert numbers == ["3", "4", "5", "6", "9"]
+    assert numbers == ["3", "4", "5", "6", "9", "10"]
+    assert "b.csv:10: got '203.0.113.0/24', which is a range" in result.stderr
+    assert desk.key("ip:203.0.113.0") is None
     assert desk.key("user:u1")["until"] is not None
     assert desk.key("user:a%7Bb%7D")
 

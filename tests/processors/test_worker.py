@@ -186,6 +186,22 @@ async def test_an_outbox_that_a_crash_left_is_told_by_whoever_sweeps() -> None:
         assert (await stored(heir)).outbox == []
 
 
+async def test_many_outboxes_are_told_one_sweep_after_the_other() -> None:
+    """What a bulk import leaves does not wait a second for every part of it: one look is enough for all of it."""
+    keys, clock = MemoryKeys(), Clock()
+    dead = Rig(keys=keys, clock=clock)
+    dead.sender.away = True
+    async with dead.running():
+        for user in range(25):
+            await dead.take(*denials(3, user=f"u{user}"))
+        await wait_until(lambda: len(keys.index) == 25)
+    async with Rig(keys=keys, clock=clock, sweep=4).running(pause_every_s=3600) as heir:
+        heir.worker._sweep_due = True
+        heir.worker._work.set()
+        await wait_until(lambda: not keys.index)
+        assert sorted(penalty.subject for penalty in heir.sender.penalties()) == sorted(f"user:u{n}" for n in range(25))
+
+
 async def test_bad_records_become_dead_letters_and_the_worker_goes_on() -> None:
     """Garbage between good records is told with its raw bytes and place; the good ones count."""
     async with Rig().running() as rig:

@@ -30,14 +30,26 @@ local function subject_of(key)
   return string.match(key, '{([^}]*)}')
 end
 
+-- SETs a key and returns what it held. A key of another type, which denied nobody, must not keep a block from coming.
+local function replace(key, ...)
+  local old = redis.pcall('SET', key, ...)
+  if type(old) == 'table' and old.err then
+    if string.find(old.err, 'WRONGTYPE', 1, true) then
+      call('DEL', key)
+    end
+    return call('SET', key, ...)
+  end
+  return old
+end
+
 -- Sets or deletes one mark; true when another program can see the difference.
 local function set_mark(key, value, expire_at)
   if value == '' or (expire_at ~= '0' and tonumber(expire_at) <= clock) then
     return call('DEL', key) == 1
   elseif expire_at == '0' then
-    return call('SET', key, value, 'GET') ~= value
+    return replace(key, value, 'GET') ~= value
   end
-  return call('SET', key, value, 'PXAT', expire_at, 'GET') ~= value
+  return replace(key, value, 'PXAT', expire_at, 'GET') ~= value
 end
 
 local replies = {}

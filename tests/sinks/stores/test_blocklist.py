@@ -9,7 +9,7 @@ import pytest
 
 from penaltybox.contracts.errors import PenaltyboxError
 from penaltybox.sinks.blocklist import Block, Blocklist, Progress
-from penaltybox.sinks.subject_store import Mark
+from penaltybox.sinks.subject_store import Mark, Written
 from tests.sinks.stores.blobs import HOUR, block, write
 
 if TYPE_CHECKING:
@@ -104,7 +104,26 @@ async def test_a_key_of_another_type_hides_nobody(redis_rig: RedisRig, caplog: p
     found = [(one.subject, one.kind) async for one in blocklist.blocks()]
     assert sorted(found) == sorted([("user:odd", "challenge"), *((f"user:u{i}", "deny") for i in range(20))])
     assert odd in caplog.text
+    assert blocklist.odd == [odd]
     both, other, nobody = await blocklist.all_of(["user:odd", "user:u1", "user:nobody"])
     assert [one.kind for one in both] == ["challenge"]
     assert [one.kind for one in other] == ["deny"]
     assert nobody == []
+
+
+async def test_a_key_of_another_type_keeps_no_block_away(redis_rig: RedisRig) -> None:
+    """A block comes where another program's list was, permanent or not, and with its state; a lift takes it away."""
+    store, end = redis_rig.store(), await redis_rig.now() + HOUR
+    for number, (until, name) in enumerate(((end, "block"), (None, "challenge")), 1):
+        subject = f"user:odd{number}"
+        await redis_rig.call("RPUSH", redis_rig.key(subject, name), "x")
+        (written,) = await store.write([write(subject, nonce=1, marks=(Mark(name, value(until), until),))])
+        assert isinstance(written, Written)
+        (found,) = await Blocklist(store.link, redis_rig.prefix).all_of([subject])
+        assert [(one.until, one.penalty) for one in found] == [(until, "p1")]
+        await redis_rig.call("DEL", redis_rig.key(subject, name))
+        await redis_rig.call("RPUSH", redis_rig.key(subject, name), "x")
+        read = (written.number, 1)
+        (again,) = await store.write([write(subject, read, nonce=2, marks=(Mark(name, None, None),))])
+        assert isinstance(again, Written)
+        assert await redis_rig.call("EXISTS", redis_rig.key(subject, name)) == 0
