@@ -3,6 +3,7 @@
 -- counts until its oldest one leaves the window. A request's id that comes again is counted again.
 
 do
+  local DEEPEST = 1000
   local first
   --> halving
 
@@ -70,13 +71,14 @@ do
       return remaining - cost, known[4] + window - now
     end,
 
-    -- Of several entries of this id and cost it is the oldest that was not taken before. The younger ones move up; the
-    -- newest that is left tells what the newest told.
+    -- Of several entries of this id and cost it is the oldest that was not taken before. The younger ones move up, so
+    -- below DEEPEST of them nothing is given: a client that has many requests between one and its refund must not hold up
+    -- Redis. The newest that is left tells what the newest told.
     give = GIVES and function(key, _, _, _, cost, _, id, taken_at)
       local place, found, texts = -1, nil, {}
       local text = read('LINDEX', key, place)
       local at, _, spent = opened(text)
-      while at and at >= taken_at do
+      while at and at >= taken_at and place >= -DEEPEST do
         texts[place] = text
         if spent == cost and string.sub(text, HEAD + 1) == id then found = place end
         place = place - 1

@@ -219,6 +219,17 @@ def test_id_that_comes_again_counts_again(lua: LuaAlgorithms) -> None:
     assert not lua.client.exists(key)
 
 
+def test_giving_back_to_a_log_has_a_bound(lua: LuaAlgorithms) -> None:
+    """Below a thousand younger entries nothing is given back: each has to be moved, and Redis waits for that."""
+    key, limit = lua.key(), limit_of("sliding_window", 2000)
+    lua.run(key, [Call("decide", limit, 1, NOON, f"id{number}") for number in range(1002)])
+    lua.one(key, Call("give", limit, 1, NOON, "id1", NOON))
+    assert lua.client.llen(key) == 1002
+    lua.one(key, Call("give", limit, 1, NOON, "id2", NOON))
+    assert lua.client.llen(key) == 1001
+    assert lua.one(key, Call("ask", limit, 1, NOON))[1] == 2000 - 1001
+
+
 def test_costs_in_the_log(lua: LuaAlgorithms) -> None:
     """A cost is one entry, however large, whatever its id looks like; the wait is for as many old ones as it needs."""
     key, limit = lua.key(), limit_of("sliding_window", 1_000_000)
