@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import msgspec
 
 from penaltybox.contracts.clock import now_ms
-from penaltybox.contracts.errors import BadEvent, ConfigurationError
+from penaltybox.contracts.errors import BadEvent, ConfigurationError, StoreUnavailable
 from penaltybox.contracts.events import Label, Outcome
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy import Scenario
@@ -89,7 +89,8 @@ class Access:
         """Whether somebody has seen to it that the limiter of the process's own loop is closed at exit."""
         self._limiter = limiter
         self._policy = policy
-        self._failures = None if policy is None else Failures(policy, _source(), Canonicaliser(), LOCAL_PERCENT)
+        percent = getattr(limiter, "local_percent", LOCAL_PERCENT)
+        self._failures = None if policy is None else Failures(policy, _source(), Canonicaliser(), percent)
         self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}
         self._decider: Decider | None = None
         self._errands: set[asyncio.Task[Any]] = set()
@@ -104,14 +105,30 @@ class Access:
 
     async def open(self) -> Decider:
         """The limiter of the running loop, opened if it is not; raises what its opening raises."""
+        self._decider = await asyncio.shield(self._opening().ready)
+        return self._decider
+
+    async def _open_soon(self) -> Decider:
+        """The same for a request: only those of the first second wait for the opening. A Redis that hangs takes longer.
+
+        Raises:
+            StoreUnavailable: it is not open by then.
+        """
+        opening = self._opening()
+        if not opening.ready.done():
+            await asyncio.wait({opening.ready}, timeout=max(0.0, opening.tried_at + PATIENCE_S - time.monotonic()))
+            if not opening.ready.done():
+                raise StoreUnavailable("the limiter is still being opened; does its Redis answer?")
+        return await self.open()
+
+    def _opening(self) -> _Opened:
         loop = asyncio.get_running_loop()
         opened = self._opened.get(loop)
         if opened is None or (opened.worn and callable(self._limiter)):
             for other in [one for one in list(self._opened) if one.is_closed()]:  # another thread may add its own
                 self._opened.pop(other, None)
             opened = self._opened[loop] = _Opened(self._limiter)
-        self._decider = await asyncio.shield(opened.ready)
-        return self._decider
+        return opened
 
     async def close(self) -> None:
         """Finishes what is under way in the running loop and closes its limiter."""
@@ -131,7 +148,7 @@ class Access:
         """
         try:
             async with asyncio.timeout(self._scenario(request).deadline_ms / 1000 + PATIENCE_S):
-                decider = await self.open()
+                decider = await self._open_soon()
                 try:
                     return await decider.decide(request)
                 except BadEvent:
@@ -159,7 +176,7 @@ class Access:
         """Gives back what a request took; False when there is nothing to give back, or nobody to ask."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await (await self.open()).refund(idempotency_key)
+                return await (await self._open_soon()).refund(idempotency_key)
         except Exception as error:  # noqa: BLE001 - as above
             self._complaints.say("nothing was given back", error)
             return False

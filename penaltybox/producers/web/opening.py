@@ -39,6 +39,8 @@ class Inline:
     ) -> None:
         self.publisher = BackgroundPublisher(settings) if publish else None
         """Of all the process's limiters; it closes itself at exit."""
+        self.local_percent = settings.local_percent
+        """Share of each quota that a process grants without Redis, also while the limiter is being opened."""
         self._settings = settings
         self._policy = policy
         self._source = source
