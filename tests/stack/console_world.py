@@ -169,15 +169,16 @@ def hostile(at_ms: int) -> list[Decision | Outcome]:
 class Console:
     """A running `penaltybox console`, on a port that it finds free unless it is given one."""
 
-    def __init__(self, settings: Settings, *arguments: str, port: int = 0) -> None:
+    def __init__(self, settings: Settings, *arguments: str, port: int = 0, token: str = TOKEN) -> None:
         self.port = port
         self._command = [sys.executable, "-m", "penaltybox", "console", "--port", str(port), *arguments]
-        self._environment = environment_of(msgspec.structs.replace(settings, console_token=TOKEN))
+        self._environment = environment_of(msgspec.structs.replace(settings, console_token=token))
+        self.token = token
 
     @property
     def address(self) -> str:
         """What it prints for a browser."""
-        return f"http://127.0.0.1:{self.port}/#token={TOKEN}"
+        return f"http://127.0.0.1:{self.port}/#token={self.token}"
 
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile("w+")
@@ -225,7 +226,7 @@ class Console:
     def ask(self, path: str, body: Any = None, **headers: str) -> Got:
         """One call of the API, with the token unless `authorization` is given."""
         given = {
-            "authorization": f"Bearer {TOKEN}",
+            "authorization": f"Bearer {self.token}",
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
         data = None

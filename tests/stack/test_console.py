@@ -141,9 +141,10 @@ def test_ranges(console: Console) -> None:
     ],
 )
 def test_what_cannot_be_done_is_a_sentence(console: Console, path: str, body: Any, status: int, says: str) -> None:
-    """A wrong body changes nothing, and the problem names what was wanted."""
+    """A wrong body changes nothing, and the problem names what was wanted; its status is one that is described."""
     got = console.ask(f"{PREFIX}/{path}", body)
     assert got.status == status, got
+    validate(console, f"{PREFIX}/{path}", "post", json.loads(got.body), str(status))
     assert says in json.loads(got.body)["detail"]
 
 
@@ -201,6 +202,7 @@ def test_a_form_of_another_site_is_none(console: Console) -> None:
     """What a plain form can send is refused even with the token."""
     got = console.ask(f"{PREFIX}/unban", b'{"subject":"user:bob","reason":"r"}', content_type="text/plain")
     assert got.status == 415
+    validate(console, f"{PREFIX}/unban", "post", json.loads(got.body), "415")
 
 
 def test_every_answer_binds_the_browser(console: Console) -> None:

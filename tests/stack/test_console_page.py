@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,6 +240,98 @@ def test_words(window: Any, console: Console) -> None:
     ]  # fmt: skip
 
 
+def test_a_console_that_says_nothing_any_more(browser: Browser, world: World) -> None:
+    """A connection that died without a word is told as one that was closed is; all comes back when it speaks again."""
+    window = Window(browser)
+    with Console(world.settings, "--matures", "30s") as still:
+        page = window.page
+        page.goto(still.address)
+        page.wait_for_selector("#rates td")
+        still.process.send_signal(signal.SIGSTOP)
+        try:
+            page.wait_for_selector(".headline:has-text('The console does not answer.')")
+            assert "What you see is old" in page.inner_text(".verdict")
+        finally:
+            still.process.send_signal(signal.SIGCONT)
+        page.wait_for_selector(".headline:has-text('All is in order.')")
+        page.wait_for_selector("#rates td")
+    window.close()
+
+
+def test_a_subject_stays_current(window: Any, console: Console) -> None:
+    """With its page open, countdowns go on, and what somebody else does shows; what is being written is left alone."""
+    body = {"subject": "user:dora", "reason": "r", "actor": "a", "for": "2h"}
+    assert console.ask(f"{PREFIX}/ban", body).status == 200
+    page = open_page(window, console, "subject=user:dora")
+    page.wait_for_selector("dialog .marks .pill.deny")
+    before = page.inner_text("dialog .marks")
+    page.wait_for_function("text => document.querySelector('dialog .marks').innerText !== text", arg=before)
+    assert console.ask(f"{PREFIX}/unban", {"subject": "user:dora", "reason": "over"}).status == 200
+    page.wait_for_selector("dialog .marks:has-text('Nothing is in force')")
+    page.click('dialog button:text-is("Ban …")')
+    page.fill("[name=actor]", "somebody who types")
+    page.fill("[name=reason]", "half a sen")
+    assert (
+        console.ask(f"{PREFIX}/ban", {"subject": "user:dora", "reason": "r", "actor": "a", "for": "2s"}).status == 200
+    )
+    clock = page.inner_text("#penalties li >> nth=0")
+    page.wait_for_function("text => document.querySelector('#penalties li').innerText !== text", arg=clock)
+    assert page.input_value("[name=actor]") == "somebody who types"
+    assert page.input_value("[name=reason]") == "half a sen"
+
+
+def test_what_has_ended_leaves_the_list(window: Any, console: Console) -> None:
+    """A block that ends by itself is off the page soon, and the figures above the list and beside it agree."""
+    page = open_page(window, console)
+    page.fill("#blocks input", "user:short")
+    page.wait_for_selector("#blocks .quiet")
+    assert (
+        console.ask(f"{PREFIX}/ban", {"subject": "user:short", "reason": "r", "actor": "a", "for": "3s"}).status == 200
+    )
+    page.wait_for_selector("#blocks > table td")
+    page.wait_for_selector("#blocks .quiet:has-text('Nobody matches')")
+
+
+def test_another_devices_clock(window: Any, console: Console, world: World) -> None:
+    """A device whose clock is a day ahead shows the console's time: what was just now, and how long is left."""
+    made = window()
+    made.page.add_init_script("const real = Date.now; Date.now = () => real() + 86_400_000")
+    world.happen([decision({"user": "clock-1"}, now_ms() + turn, "user:daily") for turn in range(6)])
+    made.page.goto(console.address)
+    made.page.wait_for_selector("#penalties a:has-text('user:clock-1')")
+    assert "in the last 5 minutes" in made.page.inner_text(".verdict")
+    made.page.wait_for_selector("#blocks td.number:has-text('m ')")
+
+
+def test_the_probe_stands_beside_the_labels(window: Any, console: Console) -> None:
+    """Where denials were drawn there is a column for what they show, with its interval or why there is none."""
+    page = open_page(window, console)
+    told = page.evaluate(r"""async () => {
+        const { render } = await import("/vendor/lit-html/lit-html.js");
+        const { rates } = await import("/figures.js");
+        const labels = { episodes: 200, immature: 0, labelled: 60, fdr_status: "actionable", fpr_status: "actionable",
+                         fdr: 0.1, fdr_low: 0.05, fdr_high: 0.15, fpr: 0.01, fpr_low: 0.005, fpr_high: 0.02 };
+        const row = (dimension, drawn, probe_status, fdr_probe, fdr_probe_low, fdr_probe_high) =>
+            ({ ...labels, dimension, drawn, probe_status, fdr_probe, fdr_probe_low, fdr_probe_high });
+        const shown = (...rows) => {
+            const figure = rates(() => {});
+            figure.data = { matures_s: null, rows };
+            const place = document.createElement("div");
+            render(figure.view(), place);
+            return place.textContent.replace(/\s+/g, " ");
+        };
+        const off = row("ip", 0, "off", null, null, null);
+        const few = row("device", 12, "insufficient", null, null, null);
+        const same = row("card", 80, "indistinct", null, null, null);
+        return [shown(off), shown(off, row("user", 50, "report only", 0.4, 0.27, 0.55), few, same)];
+    }""")
+    assert "probe" not in told[0]
+    assert "not drawn" in told[1]
+    assert "40 % 27 % to 55 % under 100" in told[1]
+    assert "12 denials drawn" in told[1]
+    assert "abusers pass the challenge, too" in told[1]
+
+
 def test_servers_that_go_away(browser: Browser, world: World) -> None:
     """A console that ends is told on the page, which comes back by itself with the next one."""
     window = Window(browser)
@@ -251,4 +344,24 @@ def test_servers_that_go_away(browser: Browser, world: World) -> None:
         assert "lost" in page.title()
     with Console(world.settings, port=first.port):
         page.wait_for_selector(".headline:has-text('All is in order.')")
+    window.close()
+
+
+def test_a_console_started_again_with_another_token(browser: Browser, world: World) -> None:
+    """The page asks for the new token, over whatever was open, as long as it takes to type it; then all is there."""
+    window = Window(browser)
+    with Console(world.settings) as first:
+        page = open_page(lambda: window, first, "subject=user:greedy-1")
+        first.stop()
+        page.wait_for_selector(".headline:has-text('The console does not answer.')")
+    with Console(world.settings, port=first.port, token="opens-nothing-but-tests-either") as second:  # noqa: S106 - so
+        page.wait_for_selector("[name=token]")
+        assert not page.is_visible("dialog")
+        asked = now_ms()
+        block_until(lambda: now_ms() - asked > 2500, what="time to look for the token")
+        page.click("[name=token]")
+        page.keyboard.type(second.token)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".headline:has-text('All is in order.')")
+        page.wait_for_selector("#blocks > table td")
     window.close()

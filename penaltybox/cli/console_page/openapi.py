@@ -19,7 +19,13 @@ _REFUSALS: Final = {
     "403": "another site's page, or a console that is read-only",
     "421": "a host name that is not the console's",
     "422": "a value that is not allowed",
+    "500": "an error of the console; its log says more",
     "503": "Redis or ClickHouse does not answer",
+}
+_OF_BODIES: Final = {
+    "400": "a body that is not JSON",
+    "413": "a body that is too long",
+    "415": "a Content-Type other than application/json",
 }
 
 
@@ -68,7 +74,8 @@ def _operation(route: Route, of: dict[str, Any]) -> dict[str, Any]:
         found["security"] = []
     else:
         content = {"application/problem+json": {"schema": of["Problem"]}}
-        found["responses"] |= {status: {"description": says, "content": content} for status, says in _REFUSALS.items()}
+        refusals = dict(sorted((_REFUSALS | (_OF_BODIES if route.body is not None else {})).items()))
+        found["responses"] |= {status: {"description": says, "content": content} for status, says in refusals.items()}
     return found
 
 

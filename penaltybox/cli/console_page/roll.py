@@ -49,7 +49,9 @@ class Roll:
         self._ranges_changed = True
         self._complete = False
         self._sorted: dict[tuple[str, str, str, Order], tuple[int, list[BlockRow]]] = {}
+        self._counted: tuple[int, int, int] | None = None
         self.version = 0
+        """Another one whenever the list is another, also after the console was started again."""
         self.failure = ""
         """Why Redis is not read now; empty when it is."""
 
@@ -128,7 +130,8 @@ class Roll:
         return block
 
     def _touch(self) -> None:
-        self.version += 1
+        self.version = max(self.version + 1, self._now_ms())
+        self._counted = None
         self._sorted.clear()
 
     def in_force(self) -> Iterable[Block]:
@@ -139,9 +142,13 @@ class Roll:
         )
 
     def counts(self) -> tuple[int, int, int]:
-        """How many are denied, challenged, and how many ranges are banned."""
+        """How many are denied, challenged, and how many ranges are banned; one that has ended changes the version."""
         kinds = Counter(block.kind for block in self.in_force())
-        return kinds["deny"], kinds["challenge"], len(self._ranges_now())
+        found = (kinds["deny"], kinds["challenge"], len(self._ranges_now()))
+        if self._counted not in (None, found):
+            self._touch()
+        self._counted = found
+        return found
 
     def page(
         self, *, dimension: str = "", kind: str = "", text: str = "", order: Order = "last", offset: int, limit: int

@@ -77,3 +77,9 @@ def test_every_module_is_javascript(path: Any) -> None:
         ["node", "--input-type=module", "--check"], input=path.read_bytes(), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_one_module_reads_this_devices_clock() -> None:
+    """Others ask `now()`, which is the console's clock: a device that is an hour off shows the same page."""
+    readers = {path.name for path in OWN if "Date.now()" in path.read_text(encoding="utf-8")}
+    assert readers == {"words.js"}

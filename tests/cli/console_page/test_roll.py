@@ -127,3 +127,25 @@ async def test_more_than_is_kept_is_told(redis: Redis, monkeypatch: pytest.Monke
     assert (page.total, page.complete) == (5, False)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_end_changes_the_version(roll: Roll, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that ends by itself is a change, although nobody says anything; without one the version stays."""
+    version = roll.version
+    assert roll.counts() == (4, 1, 0)
+    assert roll.version == version
+    monkeypatch.setattr(roll, "_now_ms", lambda: NOW + 1500)
+    assert roll.counts() == (3, 1, 0)
+    assert roll.version > version
+    assert roll.page(offset=0, limit=50).total == 4
+
+
+async def test_a_console_started_again_has_another_version(roll: Roll, redis: Redis) -> None:
+    """A page that outlives its console sees that the list is another one: the numbers of the first never come again."""
+    lists = HandLists(redis.link, redis.prefix)
+    made = Roll(Blocklist(redis.link, redis.prefix), lists, lambda: NOW + 5000)
+    task = asyncio.create_task(made.keep())
+    await wait_until(lambda: made.counts()[0] > 0 and made.version > 0)
+    assert made.version > roll.version
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -2,6 +2,10 @@
 
 const KEY = "penaltybox-token";
 const PREFIX = "/api/v1";
+const PATIENCE_MS = 15_000;
+/** Figures over months, and writing while Redis is slow, take their time. */
+export const LONGEST_MS = 60_000;
+const SILENCE_MS = 10_000;
 
 export class Trouble extends Error {
   constructor(status, detail) {
@@ -38,35 +42,46 @@ async function answered(response) {
   throw new Trouble(response.status, detail);
 }
 
-async function call(path, options) {
-  let response;
+/** One call; `read` takes what is wanted of the response. A connection that died without a word is no answer. */
+async function call(path, options, read, patience = PATIENCE_MS) {
+  const { signal } = options;
+  const ending = new AbortController();
+  const end = () => ending.abort();
+  signal?.addEventListener("abort", end);
+  const timer = setTimeout(end, patience);
   try {
-    response = await fetch(PREFIX + path, { ...options, headers: headers(options?.headers) });
+    return await read(await answered(await fetch(PREFIX + path, { ...options, signal: ending.signal, headers: headers(options.headers) })));
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error instanceof Trouble) throw error;
+    if (signal?.aborted) throw new DOMException("not wanted any more", "AbortError");
     throw new Trouble(0, "The console does not answer. Is it still running?");
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
   }
-  return answered(response);
 }
 
-export async function ask(path, query = {}, signal = undefined) {
+export async function ask(path, query = {}, { signal, patience } = {}) {
   const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null));
-  return (await call(text.size ? `${path}?${text}` : path, { signal })).json();
+  return call(text.size ? `${path}?${text}` : path, { signal }, (response) => response.json(), patience);
 }
 
 export async function act(path, body) {
   const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-  return (await call(path, options)).json();
+  return call(path, options, (response) => response.json(), LONGEST_MS);
 }
 
-/** Reads the stream of events until it ends; EventSource could not send the token. */
-export async function listen(on, signal) {
-  const response = await call("/stream", { signal });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+/** Reads the stream of events until it ends, or is silent: a status comes every second. EventSource could not send the token. */
+export async function listen(on) {
+  const body = await call("/stream", {}, (response) => response.body);
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let timer = 0;
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
+    const silence = new Promise((resolve) => (timer = setTimeout(resolve, SILENCE_MS, { done: true })));
+    const { value, done } = await Promise.race([reader.read(), silence]);
+    clearTimeout(timer);
+    if (done) return void reader.cancel().catch(() => {});
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {

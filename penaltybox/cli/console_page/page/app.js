@@ -14,7 +14,8 @@ const FIGURES_MS = 60_000;
 const AGAIN_MS = 2_000;
 const TOLD_MS = 12_000;
 
-const state = { about: null, status: null, lost: false };
+/** `lost`: why nothing comes from the console; null while it does. */
+const state = { about: null, status: null, lost: null };
 const blocks = new Blocks(() => {
   render(blocks.view(), at("blocks"));
   if (subject.range) subject.draw();
@@ -50,6 +51,8 @@ function drawFoot() {
 }
 
 function signIn(wrong) {
+  state.about = null; // nothing is drawn over the form, and no dialog lies over it
+  subject.close();
   at("panels").hidden = true;
   at("search").hidden = true;
   render(html`<form class="signin" @submit=${(event) => {
@@ -73,19 +76,35 @@ function route() {
 }
 
 function onStatus(status) {
+  const { lost } = state;
   setClock(status.at);
-  Object.assign(state, { status, lost: false });
+  Object.assign(state, { status, lost: null });
   drawGlance();
   blocks.heard(status.version);
+  subject.heard(status.version);
+  if (lost) renew();
+}
+
+/** Whatever is not told by the stream: figures, and what a console that was started again, or a new policy, changes. */
+async function renew() {
+  for (const figure of Object.values(figures)) figure.refresh();
+  try {
+    state.about = await ask("/about");
+    drawFoot();
+  } catch {
+    // the next time
+  }
 }
 
 function onPenalties(fresh) {
   penalties.take(fresh);
+  drawGlance();
   drawPenalties();
 }
 
 async function follow() {
   for (;;) {
+    let why = new Error("the stream ended");
     try {
       await listen({ status: onStatus, penalties: onPenalties });
     } catch (error) {
@@ -93,8 +112,9 @@ async function follow() {
         dropToken();
         return signIn(true);
       }
+      why = error;
     }
-    state.lost = true;
+    state.lost = why;
     drawGlance();
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
   }
@@ -109,7 +129,7 @@ async function start() {
       dropToken();
       return signIn(true);
     }
-    state.lost = true;
+    state.lost = error;
     drawGlance();
     return setTimeout(start, AGAIN_MS);
   }
@@ -123,6 +143,7 @@ async function start() {
     figure.changed();
     figure.refresh();
   }
+  renewedAt = performance.now();
   route();
   follow();
 }
@@ -144,13 +165,27 @@ addEventListener("hashchange", () => {
     location.reload();
   } else route();
 });
-setInterval(() => {
+function tick() {
   if (!state.about || document.hidden) return;
   drawGlance();
   if (blocks.page) blocks.changed();
   drawPenalties();
-}, 1000);
-setInterval(() => state.about && !document.hidden && Object.values(figures).forEach((figure) => figure.refresh()), FIGURES_MS);
+  subject.tick();
+}
+
+let renewedAt = 0;
+function renewIfOld() {
+  if (!state.about || document.hidden || performance.now() - renewedAt < FIGURES_MS) return;
+  renewedAt = performance.now();
+  renew();
+}
+
+setInterval(tick, 1000);
+setInterval(renewIfOld, 1000);
+document.addEventListener("visibilitychange", () => {
+  tick();
+  renewIfOld();
+});
 
 takeToken();
 at("glance").replaceChildren();

@@ -22,7 +22,7 @@ export class Blocks {
     this.asking?.abort();
     const asking = (this.asking = new AbortController());
     try {
-      const page = await ask("/blocks", this.query, asking.signal);
+      const page = await ask("/blocks", this.query, { signal: asking.signal });
       if (page.offset >= page.total && page.offset > 0) {
         this.query.offset = Math.max(0, Math.ceil(page.total / ROWS) - 1) * ROWS;
         return this.refresh();
@@ -60,7 +60,7 @@ export class Blocks {
         <label>Dimension
           <select @change=${(event) => this.set({ dimension: event.target.value })}>
             <option value="">all</option>
-            ${(page?.dimensions ?? []).map((one) => html`<option value=${one.dimension} ?selected=${one.dimension === query.dimension}>
+            ${this.dimensions().map((one) => html`<option value=${one.dimension} ?selected=${one.dimension === query.dimension}>
               ${plain(one.dimension)} (${count(one.denied + one.challenged)})</option>`)}
           </select></label>
         <label>State
@@ -79,6 +79,13 @@ export class Blocks {
       ${page?.ranges.length ? this.ranges(page.ranges) : nothing}
       ${page ? this.table(page) : nothing}
       ${page && page.total > ROWS ? this.pager(page) : nothing}`;
+  }
+
+  /** The chosen one is there also when nobody of it is. */
+  dimensions() {
+    const found = this.page?.dimensions ?? [];
+    const { dimension } = this.query;
+    return !dimension || found.some((one) => one.dimension === dimension) ? found : [...found, { dimension, denied: 0, challenged: 0 }];
   }
 
   range() {

@@ -1,7 +1,7 @@
 // The state of things in one glance: one sentence, four figures, the servers.
 
 import { html, nothing, svg } from "/vendor/lit-html/lit-html.js";
-import { ago, count, plain, plural } from "/words.js";
+import { ago, count, now, plain, plural } from "/words.js";
 
 const NAMES = { redis: "Redis", kafka: "Kafka", workers: "Workers", clickhouse: "ClickHouse" };
 const STATES = { ok: "in order", away: "not in order", unknown: "not known" };
@@ -9,6 +9,7 @@ const RECENT_MS = 300_000;
 
 /** The sentence, worst first: [mood, headline, details]. */
 function verdict(status, lost) {
+  if (lost?.status) return ["bad", "The console refuses this page.", `${lost.message} What you see is old. It tries again by itself.`];
   if (lost) return ["bad", "The console does not answer.", "What you see is old. It tries again by itself."];
   if (!status) return ["wait", "Looking …", ""];
   const parts = Object.fromEntries(status.parts.map((part) => [part.name, part]));
@@ -27,7 +28,7 @@ function verdict(status, lost) {
 
 function recent(penalties) {
   const real = penalties.filter((one) => !one.shadow);
-  const fresh = real.filter((one) => one.ts > Date.now() - RECENT_MS).length;
+  const fresh = real.filter((one) => one.ts > now() - RECENT_MS).length;
   if (!real.length) return "No penalty yet.";
   if (!fresh) return `No penalty in the last 5 minutes, the last one ${ago(real[0].ts)}.`;
   const many = fresh >= 100 ? "100 or more penalties" : plural(fresh, "penalty", "penalties");

@@ -1,10 +1,11 @@
 // One subject: what is in force, why, what lifts it; and ban and unban, each with a reason.
 
 import { html, nothing, render } from "/vendor/lit-html/lit-html.js";
-import { act, ask } from "/api.js";
-import { count, instant, left, pill, plain, plural, said, trouble, word } from "/words.js";
+import { act, ask, LONGEST_MS } from "/api.js";
+import { count, instant, now, pill, plain, plural, remaining, said, trouble, word } from "/words.js";
 
 const NAME = "penaltybox-actor";
+const RENEWED_MS = 5_000;
 const GRACES = [["", "no grace"], ["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"]];
 const VERDICTS = {
   trigger: "made a rule fire", counted: "counted", known: "said nothing new", suppressed: "came during a block", history: "before the last step",
@@ -14,7 +15,7 @@ const VERDICTS = {
 
 export class SubjectDialog {
   constructor(dialog, state, tell) {
-    Object.assign(this, { dialog, state, tell, name: "", data: null, error: null, range: "", form: "", sending: false, wrong: null });
+    Object.assign(this, { dialog, state, tell, name: "", data: null, error: null, range: "", form: "", actor: "", sending: false, wrong: null, version: null, stale: false, askedAt: 0 });
     dialog.addEventListener("close", () => {
       if (location.hash.startsWith("#subject=")) history.pushState(null, "", location.pathname);
       this.name = "";
@@ -36,12 +37,26 @@ export class SubjectDialog {
     if (this.dialog.open) this.dialog.close();
   }
 
+  /** The blocklist changed: perhaps this subject did. */
+  heard(version) {
+    if (this.version !== version) this.stale = true;
+    this.version = version;
+  }
+
+  /** Once a second: countdowns go on, and what has changed is asked again, unless somebody is writing. */
+  tick() {
+    if (!this.dialog.open || !this.data) return;
+    if (this.stale && !this.form && performance.now() - this.askedAt > RENEWED_MS) this.refresh();
+    else this.draw();
+  }
 
   async refresh() {
     const name = this.name;
+    Object.assign(this, { stale: false, askedAt: performance.now() });
     try {
-      const data = await ask("/subject", { subject: name, limit: 20 });
+      const data = await ask("/subject", { subject: name, limit: 20 }, { patience: LONGEST_MS });
       if (this.name !== name) return;
+      for (const hold of data.now.strays ?? []) hold.until = hold.left_ms == null ? null : now() + hold.left_ms;
       Object.assign(this, { data, error: null, range: data.range });
     } catch (error) {
       if (this.name !== name) return;
@@ -51,7 +66,8 @@ export class SubjectDialog {
   }
 
   choose(form) {
-    Object.assign(this, { form: this.form === form ? "" : form, wrong: null, lacking: "" });
+    const actor = localStorage.getItem(NAME) || this.state.about.actor;
+    Object.assign(this, { form: this.form === form ? "" : form, actor, wrong: null, lacking: "" });
     this.draw();
     this.dialog.querySelector("form [name=reason]")?.focus();
   }
@@ -104,7 +120,7 @@ export class SubjectDialog {
     return html`
       <header><h2 id="subject-title" tabindex="-1"><bdi>${plain(data?.now.subject ?? this.name)}</bdi></h2>
         <button class="close" @click=${() => this.dialog.close()} aria-label="Close">✕</button></header>
-      ${error ? trouble(error) : this.range ? this.ranges() : data ? now(data.now) : html`<p class="quiet">Looking …</p>`}
+      ${error ? trouble(error) : this.range ? this.ranges() : data ? standing(data.now) : html`<p class="quiet">Looking …</p>`}
       ${locked ? about?.read_only ? html`<p class="note">This console only shows.</p>` : nothing : html`
         <div class="acts">
           <button aria-expanded=${this.form === "unban"} @click=${() => this.choose("unban")}>Unban …</button>
@@ -128,7 +144,7 @@ export class SubjectDialog {
       <h3 id="act-title">${ban ? "Deny it at once" : "Lift what is in force, at once"}</h3>
       <label>Reason, for the audit trail<input name="reason" required maxlength="512" autocomplete="off"
         aria-describedby=${this.wrong ? "act-wrong" : nothing} aria-invalid=${this.lacking === "reason" ? "true" : nothing}></label>
-      <label>Who acts<input name="actor" required maxlength="128" autocomplete="name" aria-invalid=${this.lacking === "actor" ? "true" : nothing} .value=${localStorage.getItem(NAME) || about.actor}></label>
+      <label>Who acts<input name="actor" required maxlength="128" autocomplete="name" aria-invalid=${this.lacking === "actor" ? "true" : nothing} .value=${this.actor}></label>
       ${ban ? html`
         ${range ? nothing : html`<label>Rung<select name="level"><option value="">the next one that denies</option>
           ${about.rungs.filter((rung) => rung !== "warn").map((rung) => html`<option value=${rung}>${plain(rung)}</option>`)}</select></label>`}
@@ -142,20 +158,20 @@ export class SubjectDialog {
   }
 }
 
-function now(one) {
+function standing(one) {
   const marks = [];
   if (one.allowlisted) marks.push(html`<li><span class="pill lift">Allowlisted</span> ${one.listed_by.map(said)}</li>`);
   for (const text of one.banned_ranges) marks.push(html`<li><span class="pill deny">Range banned</span> ${said(text)}</li>`);
   for (const hold of one.in_force) {
-    marks.push(html`<li>${pill(hold.action, hold.rung === "none" ? nothing : hold.rung)} ${hold.until == null ? "permanently" : html`until ${instant(hold.until)}, ${left(hold.until)} left`},
+    marks.push(html`<li>${pill(hold.action, hold.rung === "none" ? nothing : hold.rung)} ${hold.until == null ? "permanently" : html`until ${instant(hold.until)}, ${remaining(hold.until)}`},
       by ${said(hold.rule)}</li>`);
   }
   for (const hold of one.strays) {
-    marks.push(html`<li>${pill(hold.action, nothing)} ${hold.left_ms == null ? "permanently" : html`${plain(String(Math.ceil(hold.left_ms / 1000)))} s left`};
+    marks.push(html`<li>${pill(hold.action, nothing)} ${hold.until == null ? "permanently" : remaining(hold.until)};
       no worker wrote that, its state knows nothing of it</li>`);
   }
-  if (one.grace_until > Date.now()) marks.push(html`<li><span class="pill lift">Grace</span> until ${instant(one.grace_until)}</li>`);
-  if (one.pass_until > Date.now()) marks.push(html`<li><span class="pill lift">Passed a challenge</span> exempt until ${instant(one.pass_until)}</li>`);
+  if (one.grace_until > now()) marks.push(html`<li><span class="pill lift">Grace</span> until ${instant(one.grace_until)}</li>`);
+  if (one.pass_until > now()) marks.push(html`<li><span class="pill lift">Passed a challenge</span> exempt until ${instant(one.pass_until)}</li>`);
   if (!marks.length) marks.push(html`<li>${one.known ? "Nothing is in force against it." : "Nothing is known of it: no rule has counted it lately."}</li>`);
   return html`<ul class="marks">${marks}</ul>`;
 }

@@ -38,6 +38,9 @@ export function left(until) {
   return until > now() ? span(until - now()) : "ended";
 }
 
+/** The same in a sentence. */
+export const remaining = (until) => (until > now() ? `${left(until)} left` : "ended");
+
 export function ago(at) {
   const ms = now() - at;
   return ms < 1500 ? "just now" : `${span(ms).split(" ")[0]} ago`;
