@@ -14,6 +14,7 @@ import msgspec
 import typer
 from rich.console import Console, Group
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from penaltybox.contracts.errors import ConfigurationError, StoreUnavailable, shown
@@ -23,14 +24,34 @@ from penaltybox.contracts.settings import Settings, read_settings
 from penaltybox.contracts.subjects import Canonicaliser, decode_value, hash_value, parse_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import ConsoleOptions, RenderableType
 
     from penaltybox.contracts.policy import Policy
 
 _PIPED_WIDTH = 110
 _HASHED = re.compile(r"[A-Za-z0-9_-]{22}")
-out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH)
-err = Console(stderr=True, highlight=False)
+_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def plain(text: str) -> str:
+    """What others wrote, with a code for each sign that a terminal would obey or that nobody could see."""
+    return _HIDDEN.sub(lambda sign: f"\\u{{{ord(sign[0]):x}}}", text)
+
+
+class Plain(Console):
+    """Prints no sign of a text that moves the cursor, colours what follows, or turns its direction; its own it may."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments, each as `plain` has it."""
+        for segment in super().render(renderable, options):
+            hides = not segment.control and _HIDDEN.search(segment.text)
+            yield Segment(plain(segment.text), segment.style) if hides else segment
+
+
+out = Plain(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH)
+err = Plain(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PolicyFile = Annotated[

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from penaltybox.cli.console import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +91,8 @@ def legend(axes: Axes) -> None:
 
 
 def short(text: str) -> str:
-    """A name that fits beside a plot."""
+    """A name that fits beside a plot, and holds nothing that a page must not."""
+    text = plain(text)
     return text if len(text) <= _NAME else f"{text[: _NAME - 1]}…"
 
 
@@ -96,7 +100,10 @@ def svg(figure: Figure, name: str, title: str) -> str:
     """The figure as an element of a page: ids of its own, colours of the page, said for those who cannot see it."""
     FigureCanvasSVG(figure)
     drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        # Names may be of any script; the browser draws them, not this machine's font.
+        warnings.filterwarnings("ignore", message="Glyph ")
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = drawn.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

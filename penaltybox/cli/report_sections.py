@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from penaltybox.cli.report_advice import advise
-from penaltybox.cli.report_view import Period, Plot, Section, rate_text
+from penaltybox.cli.report_view import FEW, Period, Plot, Section, rate_text
 from penaltybox.sinks.clickhouse import queries
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ _RATES: Final = (
     "FPR: of the legitimate subjects, how many were limited.",
     "Each labelled one stands for those of its own kind, limited or not, that have no label.",
     "In brackets the 95 % interval. insufficient: under 30. immature: too young to be judged, and not in.",
+    FEW,
 )
-_NOT_PROBED: Final[Row] = {
-    "drawn": 0, "probe_status": "off", "fdr_probe": None, "fdr_probe_low": None, "fdr_probe_high": None,
-}  # fmt: skip
 _SHARED: Final = (
     "N_eff: how many equally busy established users would be as many.",
     "By sharing: no user there exceeded a user limit and N_eff is 3 or more: its IP episodes are false positives.",
     "Collateral: of the users refused there, the share that kept within their own limit.",
+    FEW,
 )
+_BY_ADDRESS: Final = "What to change is told for each address, whose own N_eff it takes: report nat --by ip."
 _MEETING: Final = (
     "established: share of the denials that met an established user. largest: share of the loudest subject.",
     "legitimate: of the subjects with a label, with the 95 % interval; insufficient: under 30.",
@@ -49,9 +49,7 @@ GROUP BY subject, scenario, limit_name ORDER BY denials DESC
 
 def rate_sections(clickhouse: ClickHouse, period: Period, dimension: str, matures_s: int) -> list[Section]:
     """False positives per dimension."""
-    found = queries.false_positives(clickhouse, *period, matures_s)
-    probed = {row["dimension"]: row for row in queries.probe_estimates(clickhouse, *period, matures_s)}
-    rows = [_NOT_PROBED | row | probed.get(row["dimension"], {}) for row in _of(found, dimension)]
+    rows = _of(queries.probed_rates(clickhouse, *period, matures_s), dimension)
     cells = [
         (
             row["dimension"], row["episodes"], row["immature"], row["labelled"],
@@ -97,11 +95,12 @@ def nat_sections(
         key=lambda row: (not row["nat_attributable"], -row["denied_within_limit"], row["place"]),
     )
     met = limits_met(clickhouse, period, shared) if by == "ip" else {}
-    rows, notes = [], []
+    rows: list[Row] = []
+    notes = [] if by == "ip" else [_BY_ADDRESS]
     for row in shared:
         advice = advise(row, met.get(f"ip:{row['place']}", []), policy)
         rows.append(row | {"advice": [msgspec.to_builtins(one) for one in advice]})
-        notes += [f"{row['place']}: {one.text()}" for one in advice]
+        notes += [f"{row['place']}: {one.text()}" for one in advice if len(rows) <= _SHOWN]
     cells = [
         (
             row["place"], row["users"], row["established_users"], f"{row['n_eff']:.1f}",
@@ -133,7 +132,7 @@ def nat_sections(
     )
     return [
         Section(name="places", title="Shared addresses with refusals", columns=columns, cells=cells, rows=rows,
-                right=columns[1:4] + columns[5:], notes=[*notes[:_SHOWN], *_SHARED], plot=plot)
+                right=columns[1:4] + columns[5:], notes=[*_left_out(shared), *notes, *_SHARED], plot=plot)
     ]  # fmt: skip
 
 
@@ -200,7 +199,7 @@ def farm_sections(clickhouse: ClickHouse, period: Period, dimension: str) -> lis
             cells=[(row["subject"], row["accounts"], row["established_accounts"], row["abusive_accounts"],
                     row["legitimate_accounts"], int(row["requests"]), row["refused"], row["penalties"])
                    for row in rows[:_SHOWN]],
-            notes=["abusers, legitimate: accounts by the labels of outcomes; the others have none."],
+            notes=[*_left_out(rows), "abusers, legitimate: accounts by the labels of outcomes; the others have none."],
             plot=Plot(
                 label="accounts",
                 bars=[(row["subject"], (row["established_accounts"], row["accounts"] - row["established_accounts"]))
@@ -231,6 +230,10 @@ def limit_sections(clickhouse: ClickHouse, period: Period, dimension: str) -> li
             ),
         )
     ]  # fmt: skip
+
+
+def _left_out(rows: list[Row]) -> list[str]:
+    return [f"The first {_SHOWN} of {len(rows):,}; --json has all of them."] if len(rows) > _SHOWN else []
 
 
 def _of(rows: list[Row], dimension: str) -> list[Row]:

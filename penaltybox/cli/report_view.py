@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Group
 from rich.markup import escape
 
-from penaltybox.cli.console import instant, table
+from penaltybox.cli.console import instant, plain, table
 from penaltybox.cli.replay_page import STYLE, check_page
 from penaltybox.contracts.errors import ConfigurationError
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-__all__ = ["Period", "Plot", "Report", "Section", "check_page", "rate_text", "show", "write_page"]
+__all__ = ["FEW", "Period", "Plot", "Report", "Section", "check_page", "rate_text", "show", "write_page"]
 _TEMPLATE = Path(__file__).with_name("report_page.html")
 _NONE = "Nothing of the kind in this time."
+_FINE = 0.1
+FEW = "*: of fewer than 100; nothing should act on it."
+"""What the mark of `rate_text` means."""
 
 
 class Period(NamedTuple):
@@ -90,10 +93,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rate_text(value: float | None, low: float | None, high: float | None, status: str) -> str:
-    """``4.2 % (3-6)``, or why there is none."""
+    """``42.1% (31-54)``, finer under ten per cent, where whole ones hide the interval; or why there is none."""
     if value is None or low is None or high is None:
         return status
-    return f"{value:.1%} ({low * 100:.0f}-{high * 100:.0f})"
+    digits = 1 if high < _FINE else 0
+    few = "*" if status == "report only" else ""
+    return f"{value:.1%} ({low * 100:.{digits}f}-{high * 100:.{digits}f}){few}"
 
 
 def show(report: Report) -> RenderableType:
@@ -139,7 +144,7 @@ def page(report: Report) -> str:
 
 
 def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else plain(str(value))
 
 
 def _plots(report: Report) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from penaltybox.contracts.policy_changes import changes
 from penaltybox.processors.replay.times import parse_time
 from penaltybox.processors.softening import propose
 from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
-from penaltybox.sinks.clickhouse.queries import BY_LABEL
+from penaltybox.sinks.clickhouse.queries import BY_LABEL, probe_estimates
 
 if TYPE_CHECKING:
     from penaltybox.cli.policy_edits import Candidate
@@ -70,6 +70,7 @@ def tune(
     clickhouse = ClickHouse.of(values, answer_s=PATIENT_S)
     try:
         known = figures(clickhouse, period, matures_s)
+        probed = probe_estimates(clickhouse, *period, matures_s)
         found = propose(named.policy, known, target=target, needed=needed(clickhouse, period, named.policy))
     finally:
         clickhouse.close()
@@ -88,6 +89,7 @@ def tune(
             {
                 "policy": named.policy.version,
                 "findings": found,
+                "probe": probed,
                 "candidate": made.policy.version if steps else None,
                 "changes": changes(named.policy, made.policy),
                 "comments_kept": made.kept,
@@ -96,6 +98,7 @@ def tune(
         )
         return
     _show(named, found)
+    _show_probe(probed)
     if steps:
         _show_candidate(named, made, out_file, replay)
     else:
@@ -127,6 +130,17 @@ def _show(named: Named, found: list[Finding]) -> None:
     out.print(table(f"{named.name}, version {named.policy.version}", columns, rows, right=columns[1:4]))
     for one in found:
         out.print(f"  {one.figure.name}: {one.why}", markup=False)
+
+
+def _show_probe(probed: list[dict[str, Any]]) -> None:
+    """What the probe says of limits that deny, which nothing above rests on."""
+    for row in probed:
+        told = rate_text(row["fdr_probe"], row["fdr_probe_low"], row["fdr_probe_high"], row["probe_status"])
+        out.print(
+            f"  by probe, limits on {row['dimension']}: FDR {told}, {row['drawn']:,} episodes drawn; "
+            "it needs no label of those who were limited, and proposes nothing",
+            markup=False,
+        )
 
 
 def _show_candidate(named: Named, made: Candidate, out_file: Path | None, replay: str) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
-from penaltybox.cli import report
+from penaltybox.cli import report, report_sections
+from penaltybox.cli.console import out
 from penaltybox.cli.report_advice import advise
+from penaltybox.cli.report_view import Period, Plot, Report, Section, page, rate_text, show, write_page
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.events import Decision, Outcome
 from penaltybox.contracts.policy import Limit
@@ -21,6 +23,7 @@ from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from tests.sinks.clickhouse.conftest import new_writer
 from tests.sinks.clickhouse.worlds import batch, penalty
+from tests.stack.browsers import PHONE, Window, accessibility, chromium
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,3 +199,96 @@ def test_a_limit_that_denies_should_ask_instead() -> None:
     (one,) = advise(place(), [("shop", "ip:hard")], policy)
     assert (one.raise_to, one.challenge) == (None, True)
     assert one.why == "user:burst 2 * 60 windows * N_eff 40.0 = 4,800; now 5,000"
+
+
+@pytest.mark.parametrize(
+    ("rate", "status", "text"),
+    [
+        ((0.421, 0.31, 0.54), "actionable", "42.1% (31-54)"),
+        ((0.184, 0.108, 0.295), "report only", "18.4% (11-30)*"),
+        ((0.0009, 0.0001, 0.0043), "actionable", "0.1% (0.0-0.4)"),
+        ((None, None, None), "insufficient", "insufficient"),
+    ],
+)
+def test_a_rate_for_people(rate: tuple[Any, Any, Any], status: str, text: str) -> None:
+    """An interval under ten per cent has decimals, or (0-0) would say it is nobody; few episodes have a mark."""
+    assert rate_text(*rate, status) == text
+
+
+def test_what_is_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that shows the first places or farms says of how many; each advice belongs to a row that is shown."""
+    whole = {"nat_attributable": 1, "users": 30, "established_users": 30, "ip_episodes": 1, "denied_users": 30}
+    whole |= {"collateral": None, "collateral_low": None, "collateral_high": None, "status": "insufficient"}
+    many = [place(place=f"198.51.100.{n}", **whole) for n in range(30)]
+    farms = [
+        {"dimension": "ip", "subject": f"ip:192.0.2.{n}", "accounts": 9, "established_accounts": 0,
+         "abusive_accounts": 0, "legitimate_accounts": 0, "requests": 9, "refused": 9, "penalties": 0}
+        for n in range(30)
+    ]  # fmt: skip
+    monkeypatch.setattr(queries, "nat", lambda *_: many)
+    monkeypatch.setattr(queries, "run", lambda *_: farms)
+    met = {f"ip:{one['place']}": [("s", "ip:a")] for one in many}
+    monkeypatch.setattr(report_sections, "limits_met", lambda *_: met)
+    limits = {"s": {"ip": (Limit(name="a", limit=1, window_ms=60_000),)}}
+    policy = msgspec.structs.replace(POLICY, limits=limits)
+    clickhouse: Any = None
+    period = Period(0, 1, 1)
+    for (section,) in (
+        report_sections.nat_sections(clickhouse, period, "ip", policy),
+        report_sections.farm_sections(clickhouse, period, ""),
+    ):
+        assert (len(section.cells), len(section.rows)) == (25, 30)
+        assert section.notes[0] == "The first 25 of 30; --json has all of them."
+        advised = [note for note in section.notes if note.startswith("198.51.100.")]
+        assert len(advised) in (0, 25)
+    (section,) = report_sections.nat_sections(clickhouse, period, "prefix", policy)
+    assert any("report nat --by ip" in note for note in section.notes)
+
+
+HOSTILE = (
+    "$\\frac{a$ $x", "<script>alert(1)</script>", '"><img src=x onerror=1>', "漢字 👍", "a\u202eb\u200bc", "\x1b[2Jred",
+    "[bold]m[/bold] [/x]", "{{7*7}}", "x" * 600,
+)  # fmt: skip
+
+
+def test_hostile_names_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that are markup, commands of a terminal, formulas or of any script: shown as they are, obeyed by nobody."""
+    section = Section(
+        name="rates", title="Rates", columns=["name", "n"], cells=[(name, 1) for name in HOSTILE], rows=[],
+        notes=HOSTILE, plot=Plot(label="l", dots=[(name, 0.1, 0.05, 0.2) for name in HOSTILE]),
+    )  # fmt: skip
+    bars = msgspec.structs.replace(
+        section, name="bars", plot=Plot(label="l", bars=[(name, (1, 2)) for name in HOSTILE],
+                                        parts=(("a", "legitimate"), ("b", "abusive"))),
+    )  # fmt: skip
+    hostile = Report(name="r", title="R", period=Period(0, 1, 1), sections=[section, bars])
+    html = page(hostile)
+    assert "<script" not in html
+    assert "<img" not in html
+    assert not set(html) & {"\x1b", "\u202e", "\u200b"}
+    out.print(show(hostile))
+    told = capsys.readouterr().out
+    assert not set(told) & {"\x1b", "\u202e", "\u200b"}
+    for name in ("\\u{1b}[2Jred", "a\\u{202e}b\\u{200b}c", "[bold]m[/bold] [/x]", "{{7*7}}", "漢字 👍"):
+        assert name in told
+
+
+@pytest.mark.programs("chromium")
+def test_everybody_can_read_a_page(tmp_path: Path) -> None:
+    """axe-core finds nothing, by day, by night, on a phone, where plots keep a size that can be read; no network."""
+    names = [f"device:rack-{number}" for number in range(8)]
+    section = Section(
+        name="rates", title="Rates", columns=["name", "n"], cells=[(name, 1) for name in names], rows=[], right=["n"],
+        notes=["a note"], plot=Plot(label="l", dots=[(name, 0.1, 0.05, 0.2) for name in names]),
+    )  # fmt: skip
+    path = tmp_path / "page.html"
+    write_page(path, Report(name="r", title="R", period=Period(0, 1, 1), sections=[section]))
+    with chromium() as browser:
+        for options in ({}, {"color_scheme": "dark"}, {"viewport": PHONE, "is_mobile": True}):
+            window = Window(browser, offline=True, **options)
+            window.page.goto(path.as_uri())
+            assert accessibility(window.page) == []
+            assert window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert window.page.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 500
+            assert window.complaints == []
+            window.close()

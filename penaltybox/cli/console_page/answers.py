@@ -133,7 +133,11 @@ class Funnel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """False positives of one dimension; no rate where there are too few, `status` says so."""
+    """False positives of one dimension; no rate where there are too few, `status` says so.
+
+    Attributes:
+        drawn: episodes whose first denial the probe made a challenge; `fdr_probe` is the FDR that they show.
+    """
 
     dimension: str
     episodes: int
@@ -147,6 +151,11 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
     fpr: Share | None
     fpr_low: Share | None
     fpr_high: Share | None
+    drawn: int
+    probe_status: str
+    fdr_probe: Share | None
+    fdr_probe_low: Share | None
+    fdr_probe_high: Share | None
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):

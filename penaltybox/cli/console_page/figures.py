@@ -98,7 +98,7 @@ class Figures:
     def _rates(self, period_ms: int) -> Rates:
         to_ms = self._now_ms()
         matures_s = queries.BY_LABEL if self._matures_s is None else self._matures_s
-        rows = queries.false_positives(self._clickhouse, to_ms - period_ms, to_ms, to_ms, matures_s)
+        rows = queries.probed_rates(self._clickhouse, to_ms - period_ms, to_ms, to_ms, matures_s)
         return Rates(from_=to_ms - period_ms, to=to_ms, matures_s=self._matures_s, rows=[_rate(row) for row in rows])
 
     def _places(self, period_ms: int, by: Literal["ip", "prefix"]) -> Places:
@@ -122,6 +122,11 @@ def _rate(row: Row) -> RateRow:
         fpr=row["fpr"],
         fpr_low=row["fpr_low"],
         fpr_high=row["fpr_high"],
+        drawn=int(row["drawn"]),
+        probe_status=row["probe_status"],
+        fdr_probe=row["fdr_probe"],
+        fdr_probe_low=row["fdr_probe_low"],
+        fdr_probe_high=row["fdr_probe_high"],
     )
 
 

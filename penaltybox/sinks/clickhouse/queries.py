@@ -53,6 +53,9 @@ SELECT *, count() OVER () AS total
 FROM nat(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}, by = {by:String})
 ORDER BY nat_attributable DESC, denied_within_limit DESC, place LIMIT {most:UInt32}
 """
+_NOT_PROBED: Final = {
+    "drawn": 0, "probe_status": "off", "fdr_probe": None, "fdr_probe_low": None, "fdr_probe_high": None,
+}  # fmt: skip
 _LAST_MS: Final = 10_413_791_999_999
 
 
@@ -107,6 +110,13 @@ def probe_estimates(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: 
     """
     values: dict[str, int | str] = {"from": from_ms, "to": to_ms, "as_of": as_of_ms, "matures_s": matures_s}
     return run(clickhouse, "probe_estimates", values)
+
+
+def probed_rates(clickhouse: ClickHouse, from_ms: int, to_ms: int, as_of_ms: int, matures_s: int = BY_LABEL) -> Rows:
+    """Rows of `false_positives` with what `probe_estimates` has of the same dimension, `off` where it has nothing."""
+    span = (clickhouse, from_ms, to_ms, as_of_ms, matures_s)
+    probed = {row["dimension"]: row for row in probe_estimates(*span)}
+    return [_NOT_PROBED | row | probed.get(row["dimension"], {}) for row in false_positives(*span)]
 
 
 def nat(clickhouse: ClickHouse, from_ms: int, to_ms: int, by: Literal["ip", "prefix", "asn"] = "ip") -> Rows:

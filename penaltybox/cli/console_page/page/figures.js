@@ -1,7 +1,7 @@
 // Figures from ClickHouse: the ladder funnel, false positives with their intervals, shared addresses.
 
 import { html, nothing, svg } from "/vendor/lit-html/lit-html.js";
-import { ask } from "/api.js";
+import { ask, LONGEST_MS } from "/api.js";
 import { count, percent, plain, plural, said, span, subjectLink, trouble, word } from "/words.js";
 
 const PERIODS = [["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"]];
@@ -15,7 +15,7 @@ export class Figure {
     this.asking?.abort();
     const asking = (this.asking = new AbortController());
     try {
-      this.data = await ask(this.path, this.query, asking.signal);
+      this.data = await ask(this.path, this.query, { signal: asking.signal, patience: LONGEST_MS });
       this.error = null;
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -93,8 +93,15 @@ function funnelBody(data) {
 
 export const rates = (changed) => new Figure("/rates", { since: "24h" }, drawRates, changed);
 
+const TOO_FEW = {
+  fdr: (row) => `too few: ${plural(row.episodes, "episode")}, wanted 30`,
+  fpr: () => "too few known to be legitimate, wanted 30",
+  fdr_probe: (row) => `too few: ${plural(row.drawn, "denial")} drawn; of these, of known people and of known abusers 30 are wanted`,
+};
 const STATUS = {
-  insufficient: (row, kind) => (kind === "fdr" ? `too few: ${plural(row.episodes, "episode")}, wanted 30` : "too few known to be legitimate, wanted 30"),
+  insufficient: (row, kind) => TOO_FEW[kind](row),
+  indistinct: () => "abusers pass the challenge, too",
+  off: () => "not drawn",
   unlabelled: () => "no outcome is known",
   "report only": () => "under 100: nothing should act on it",
   actionable: () => "",
@@ -106,21 +113,26 @@ function drawRates(figure) {
 
 function ratesBody(data) {
   if (!data.rows.length) return html`<p class="quiet">Nobody was limited in this period.</p>`;
-  const highs = data.rows.flatMap((row) => [row.fdr_high, row.fpr_high]).filter((value) => value != null);
+  const highs = data.rows.flatMap((row) => [row.fdr_high, row.fpr_high, row.fdr_probe_high]).filter((value) => value != null);
   const scale = Math.min(1, Math.max(0.1, ...highs) * 1.1);
+  const probed = data.rows.some((row) => row.drawn);
   const young = data.rows.reduce((sum, row) => sum + row.immature, 0);
   return html`
-    <table class="rates"><thead><tr><th scope="col">Dimension</th><th scope="col">Of what is limited, legitimate</th><th scope="col">Of the legitimate, limited</th></tr></thead>
+    <table class="rates"><thead><tr><th scope="col">Dimension</th><th scope="col">Of what is limited, legitimate</th>
+      ${probed ? html`<th scope="col">The same, by probe</th>` : nothing}<th scope="col">Of the legitimate, limited</th></tr></thead>
       <tbody>${data.rows.map((row) => html`<tr><th scope="row">${said(row.dimension)}<small>${plural(row.episodes, "episode")}</small></th>
-        <td>${rate(row, "fdr", scale, "at least ")}</td><td>${rate(row, "fpr", scale, "")}</td></tr>`)}</tbody></table>
+        <td>${rate(row, "fdr", scale, "at least ")}</td>${probed ? html`<td>${rate(row, "fdr_probe", scale, "")}</td>` : nothing}
+        <td>${rate(row, "fpr", scale, "")}</td></tr>`)}</tbody></table>
     <p class="note">With 95 % intervals, scale 0 to ${percent(scale)}. ${data.matures_s == null
       ? "An episode counts when its labels have had their time." : `An episode counts when it is ${span(data.matures_s * 1000)} old, as this console was started.`}
-      ${young ? `${plural(young, "episode")} not yet.` : ""}</p>`;
+      ${young ? `${plural(young, "episode")} not yet.` : ""}
+      ${probed ? "By probe: from denials that became challenges by chance; it needs no label of those who were limited." : ""}</p>`;
 }
 
 function rate(row, kind, scale, words) {
   const value = row[kind];
-  const status = STATUS[row[`${kind}_status`]]?.(row, kind) ?? row[`${kind}_status`];
+  const named = row[kind === "fdr_probe" ? "probe_status" : `${kind}_status`];
+  const status = STATUS[named]?.(row, kind) ?? named;
   if (value == null) return html`<span class="quiet">${plain(status)}</span>`;
   const low = row[`${kind}_low`];
   const high = row[`${kind}_high`];
