@@ -27,7 +27,10 @@ _SECRETS: Final = frozenset(
 _URLS: Final = frozenset({"redis_url", "clickhouse_url"})
 
 Positive = Annotated[int, Meta(ge=1)]
-HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{0,64}$")]
+HeaderName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9-]{0,64}$", description="a header name: letters, digits and -, at most 64, or nothing"),
+]
 _LISTS: Final = frozenset({"hashed_dimensions", "trusted_proxies", "alert_rungs", "alert_rules", "console_names"})
 
 
@@ -45,7 +48,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka_session_timeout_ms: Annotated[int, Meta(ge=1000)] = 6000
     kafka_partitions: Positive = 8
     kafka_replication: Positive = 1
-    topic_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,80}$")] = "penaltybox"
+    topic_prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9._-]{1,80}$", description="letters, digits, dot, _ and -, 1 to 80")
+    ] = "penaltybox"
     decisions_retention: str = "7d"
     outcomes_retention: str = "30d"
     penalties_retention: str = "90d"
@@ -59,14 +64,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_ca: str = ""
     redis_certificate: str = ""
     redis_key: str = ""
-    redis_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}$")] = "pbx"
+    redis_prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}$", description="letters, digits, dot, _ and -, 1 to 32")
+    ] = "pbx"
     redis_timeout_ms: Positive = 2000
 
     clickhouse_url: str = "http://127.0.0.1:8123"
     clickhouse_username: str = "default"
     clickhouse_password: str = ""
     clickhouse_ca: str = ""
-    clickhouse_database: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "penaltybox"
+    clickhouse_database: Annotated[
+        str,
+        Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="letters, digits and _, not a digit first, 1 to 64"),
+    ] = "penaltybox"
 
     policy: str = ""
     local_percent: Annotated[int, Meta(ge=1, le=100)] = 50
@@ -79,10 +89,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     user_header: HeaderName = ""
     api_key_header: HeaderName = ""
     device_header: HeaderName = ""
-    device_cookie: Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}$")] = ""
+    device_cookie: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}$",
+            description="the name of a cookie (letters, digits and !#$%&'*+.^_`|~-), at most 64, or nothing",
+        ),
+    ] = ""
 
     quota_headers: Literal["structured", "triple", "x_triple", "none"] = "structured"
-    challenge_url: Annotated[str, Meta(pattern=r"^(https?://|/)[\x21-\x7e]*$|^$")] = ""
+    challenge_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://|/)[\x21-\x7e]*$|^$",
+            description="a path that begins with /, or an http:// or https:// URL",
+        ),
+    ] = ""
 
     serve_host: str = "127.0.0.1"
     serve_port: Annotated[int, Meta(ge=0, le=65_535)] = 8118
@@ -92,7 +114,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     console_host: str = "127.0.0.1"
     console_port: Annotated[int, Meta(ge=0, le=65_535)] = 8119
-    console_token: Annotated[str, Meta(pattern=r"^([\x21-\x7e]{16,256})?$")] = ""
+    console_token: Annotated[
+        str,
+        Meta(
+            pattern=r"^([\x21-\x7e]{16,256})?$",
+            description="16 to 256 letters, digits or other ASCII signs without a space",
+        ),
+    ] = ""
     console_names: tuple[str, ...] = ()
 
     publisher_buffer: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
@@ -101,7 +129,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spill_max_mb: Positive = 64
 
     actor: Annotated[str, Meta(max_length=128)] = ""
-    alert_webhook_url: Annotated[str, Meta(pattern=r"^(https?://[\x21-\x7e]+)?$")] = ""
+    alert_webhook_url: Annotated[
+        str, Meta(pattern=r"^(https?://[\x21-\x7e]+)?$", description="an http:// or https:// URL")
+    ] = ""
     alert_webhook_secret: str = ""
     alert_rungs: tuple[str, ...] = ()
     alert_rules: tuple[str, ...] = ()
@@ -186,9 +216,14 @@ def _convert(values: dict[str, Any]) -> Settings:
             msgspec.convert({name: value}, Settings, strict=False)
         except msgspec.ValidationError as error:
             got = "***" if name in _SECRETS else mask_url(value) if name in _URLS else value
-            wanted = str(error).split(" - at", maxsplit=1)[0]
-            raise ConfigurationError(f"{PREFIX}{name.upper()}: got {got!r}: {wanted}") from None
+            raise ConfigurationError(f"{PREFIX}{name.upper()}: got {got!r}: {_wanted(name, error)}") from None
     return msgspec.convert(values, Settings, strict=False)
+
+
+def _wanted(name: str, error: msgspec.ValidationError) -> str:
+    """The decoder's words, but for a pattern, which is no sentence."""
+    schema = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"][name]
+    return f"wanted {schema['description']}" if "pattern" in schema else str(error).split(" - at", maxsplit=1)[0]
 
 
 def _check_urls(settings: Settings) -> None:

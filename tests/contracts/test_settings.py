@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penaltybox.contracts.errors import ConfigurationError
@@ -65,10 +66,10 @@ def test_numbers_and_lists_are_read() -> None:
         ("IPV6_PREFIX", "129", "128"),
         ("TRUSTED_PROXIES", "10.0.0.0/8,lb", "10.0.0.0/8"),
         ("TRUSTED_PROXIES", "10.1.0.0/8", "host bits"),
-        ("USER_HEADER", "X User", "regex"),
+        ("USER_HEADER", "X User", "wanted a header name"),
         ("SERVE_PORT", "65536", "65535"),
         ("KAFKA_SECURITY_PROTOCOL", "TLS", "Invalid enum"),
-        ("REDIS_PREFIX", "a:b", "regex"),
+        ("REDIS_PREFIX", "a:b", "wanted letters, digits"),
         ("LOG_LEVEL", "verbose", "enum"),
         ("LINGER_MS", "-1", "0"),
         ("KAFKA_BROKERS", "a:1", "no such setting"),
@@ -174,3 +175,14 @@ def test_no_secret_is_shown_by_a_mistake(name: str) -> None:
 def test_urls_are_masked(url: str, masked: str) -> None:
     """Only the password is hidden; the rest stays readable."""
     assert mask_url(url) == masked
+
+
+def test_no_pattern_is_shown_to_people() -> None:
+    """Every setting of a certain form says in words what is wanted, not by a regular expression."""
+    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    formed = [name for name, schema in properties.items() if "pattern" in schema]
+    assert formed
+    for name in formed:
+        with pytest.raises(ConfigurationError, match="wanted ") as told:
+            read_settings({f"PENALTYBOX_{name.upper()}": "\u00e9 \u00e9"})
+        assert "regex" not in str(told.value), name
