@@ -46,7 +46,7 @@ class LimitsAgain:
             raise OnlyASampleError(
                 f"decision {decision.id}: only a share of {decision.sample_rate:g} of the allowed requests was "
                 "recorded, so changed limits cannot be counted over them. Replay with the same `limits` as the "
-                "baseline, or over traffic that was published whole (publish_percent: 100)."
+                "baseline, or over traffic that was published whole (the scenario's `publish` at 100)."
             )
         if not decision.enforced:
             return ()  # what a limit in dry run would have said then; today's say it anew

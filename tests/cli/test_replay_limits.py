@@ -98,7 +98,9 @@ def test_the_same_limits_are_not_asked_again(tmp_path: Path) -> None:
 def test_a_sample_is_refused(tmp_path: Path) -> None:
     """Limits cannot be counted over a share of the requests."""
     events = decided(20, 3, sample_rate=0.1)
-    with pytest.raises(ConfigurationError, match=r"decision r0: only a share of 0.1 .*publish_percent: 100\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"decision r0: only a share of 0.1 .*the scenario's `publish` at 100\)"
+    ):
         run(tmp_path / "d", events, policy(4), policy(20))
     assert run(tmp_path / "d", events, policy(20), policy(20)).decisions == 3
 

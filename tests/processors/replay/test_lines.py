@@ -48,13 +48,15 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_line_ends_and_empty_lines(tmp_path: Path) -> None:
-    """Lines may end as on Windows, be empty, and the last one may lack its end."""
+    """Lines may end as on Windows, be empty, the last one may lack its end, the first have a byte order mark."""
     plain = write(tmp_path / "d.jsonl", households(600))
     raw = plain.read_bytes()
     (tmp_path / "w.jsonl").write_bytes(raw.replace(b"\n", b"\r\n")[:-2])
     (tmp_path / "e.jsonl").write_bytes(raw.replace(b"\n", b"\n\n"))
+    (tmp_path / "m.jsonl").write_bytes(b"\xef\xbb\xbf" + raw)
+    (tmp_path / "z.jsonl").write_bytes(gzip.compress(b"\xef\xbb\xbf" + raw))
     expected = run(plain)
-    for name in ("w.jsonl", "e.jsonl"):
+    for name in ("w.jsonl", "e.jsonl", "m.jsonl", "z.jsonl"):
         result = run(tmp_path / name)
         assert (result.result_hash, result.decisions, result.refused) == (expected.result_hash, 600, {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from contextlib import contextmanager
@@ -145,10 +146,11 @@ def _span(times: Sequence[int], known: tuple[int, int] | None) -> tuple[int, int
 
 
 def _blocks(stream: IO[bytes], title: str) -> Iterator[list[bytes]]:
-    """Whole lines, about a megabyte of them at a time."""
-    rest = b""
+    """Whole lines, about a megabyte of them at a time; a byte order mark before the first is no part of it."""
+    rest, mark = b"", codecs.BOM_UTF8
     while block := _read(stream, title):
-        lines = (rest + block).split(b"\n")
+        lines = (rest + block.removeprefix(mark)).split(b"\n")
+        mark = b""
         rest = lines.pop()
         if len(rest) > _LONGEST:
             raise ConfigurationError(
