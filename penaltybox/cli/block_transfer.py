@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from penaltybox.processors.state import SubjectState
 
 _ERRORS_SHOWN = 20
+_GO_ON = "Import the file again: it goes on, for who is denied already is left alone."
 
 
 def export(
@@ -236,9 +237,13 @@ async def _execute(
             return await execute_all(engine, store, commands, now_ms, unless=_denied_already, progress=far)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} Of {len(wanted):,} subjects {reached:,} are done, and stay. Import the file again: it goes on, "
-            "for who is denied already is left alone."
+            f"{error} Of {len(wanted):,} subjects {reached:,} are done, and stay. {_GO_ON}"
         ) from error
+    except asyncio.CancelledError:
+        err.print(
+            f"Interrupted. At least {reached:,} of {len(wanted):,} subjects are done, and stay. {_GO_ON}", markup=False
+        )
+        raise
 
 
 def _denied_already(state: SubjectState, command: Command) -> bool:

@@ -19,6 +19,8 @@ def run() -> None:
         if not error.name or error.name.partition(".")[0] == "penaltybox":
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'penaltybox[worker]' (or [embedded], for the demo)")
+    except KeyboardInterrupt:  # reading so many modules takes a second, and nobody asked for a traceback
+        sys.exit(_INTERRUPTED)
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' own complaints: we say it in a sentence
     try:
         app(prog_name="penaltybox")

@@ -123,10 +123,10 @@ def _deliveries(folder: Path, policy: Policy) -> Iterator[Delivered]:
 
 def _lines(path: Path) -> Iterator[Line]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"scenario: {path}: cannot be read: {cause(error)}") from error
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # no others: JSON may have them in a text
         if not line.strip() or line.startswith("//"):
             continue
         try:

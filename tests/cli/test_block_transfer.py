@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
+import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,3 +153,25 @@ def test_an_import_that_is_cut_off_says_how_far_it_came(desk: Desk, monkeypatch:
         "already": 1000,
         "wrong": [],
     }
+
+
+def test_an_import_that_is_interrupted_says_how_far_it_came(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C after the first chunk: what is done stays, a sentence says so, and a second import goes on."""
+    (desk.folder / "b.csv").write_text("subject,until\n" + "".join(f"user:i{n},permanent\n" for n in range(1500)))
+    write, calls = RedisSubjectStore.write, 0
+
+    async def interrupted(self: RedisSubjectStore, writes: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        return await write(self, writes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisSubjectStore, "write", interrupted)
+        result = desk.result("blocks", "import", "b.csv", *WHY)
+    assert result.exit_code != 0
+    assert re.search(r"Interrupted\. At least [\d,]+ of 1,500 subjects are done", " ".join(result.stderr.split()))
+    again = desk.json("blocks", "import", "b.csv", *WHY)
+    assert (again["banned"] + again["already"], again["already"] <= 1000) == (1500, True)

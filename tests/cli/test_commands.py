@@ -53,6 +53,21 @@ def every_command() -> list[list[str]]:
     return found
 
 
+def test_an_early_interrupt_is_no_traceback() -> None:
+    """Ctrl-C while the modules are still being read ends the command like a later one."""
+    hook = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'penaltybox.cli.commands': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from penaltybox.cli.main import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", hook], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("arguments", [("replay", "--speed"), ("demo", "--labelled")])
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400"])
 def test_no_number_is_infinite(arguments: tuple[str, str], number: str) -> None:
