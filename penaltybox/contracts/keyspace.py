@@ -59,8 +59,11 @@ def require_canonical(subjects: Sequence[str]) -> None:
 
 
 def _short(key: str) -> str:
-    """A caller's key as part of ours: encoded, and a hash of it when it is long."""
-    encoded = encode_value(key)
+    """A caller's key as part of ours: encoded, and a hash of it when it is long, or no text (half a surrogate pair)."""
+    try:
+        encoded = encode_value(key)
+    except UnicodeEncodeError:
+        return stable_id("key", key.encode("utf-8", "surrogatepass").hex())
     return encoded if len(encoded) <= MAX_NAME_BYTES else stable_id("key", key)
 
 

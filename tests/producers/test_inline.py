@@ -141,13 +141,17 @@ async def test_a_decision_is_one_round_trip(redis_by_kind: dict[str, Any], kind:
 
 
 async def test_a_text_that_is_none_is_refused(rig: Rig) -> None:
-    """Half a surrogate pair cannot be sent or stored: a bad event, and no failure of Redis."""
+    """Half a surrogate pair cannot be sent or stored: a bad event, and no failure of Redis. In a key it is a key."""
     rules = policy("user: [{name: a, limit: 3, window: 1h}]\n    user+route: [{name: a, limit: 3, window: 1h}]")
     async with rig.open(rules) as limiter:
-        for broken in (request(id="\ud800"), request(idempotency_key="\ud800"), request(route="\ud800")):
+        for broken in (request(id="\ud800"), request(route="\ud800")):
             with pytest.raises(BadEvent):
                 await limiter.decide(broken)
         assert not limiter.breaker.openings
+        keys = ["\ud800", "\udc00", "\x00{}:", "k" * 100_000]
+        verdicts = [await limiter.decide(request(idempotency_key=key)) for key in keys]
+        assert [verdict.allowed for verdict in verdicts] == [True, True, True, False]
+        assert [await limiter.refund(key) for key in keys * 2] == [True, True, True, *[False] * 5]
         assert (await limiter.decide(request())).limits[0].remaining == 2
 
 

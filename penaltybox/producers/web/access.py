@@ -144,7 +144,8 @@ class Access:
         """The limiter's verdict, or the failure policy's when the limiter fails. Never late, never an error.
 
         A subject that is not allowed (too long, unprintable, not an address) is as good as missing: the scenario says
-        whether that is refused.
+        whether that is refused. So is a route that is no text. Nothing that a client can send is a failure of the
+        limiter, or clients could choose what the failure policy says.
         """
         try:
             async with asyncio.timeout(self._scenario(request).deadline_ms / 1000 + PATIENCE_S):
@@ -152,7 +153,7 @@ class Access:
                 try:
                     return await decider.decide(request)
                 except BadEvent:
-                    return await decider.decide(self._without_bad_subjects(request))
+                    return await decider.decide(self._without_bad_texts(request))
         except Exception as error:  # noqa: BLE001 - whatever it is, the application goes on
             return self.fail(request, error)
 
@@ -206,7 +207,7 @@ class Access:
         )
         return True
 
-    def _without_bad_subjects(self, request: Request) -> Request:
+    def _without_bad_texts(self, request: Request) -> Request:
         def good(dimension: str, value: str) -> bool:
             try:
                 self._canonicaliser.subject(dimension, value)
@@ -215,7 +216,8 @@ class Access:
             return True
 
         subjects = {dimension: value for dimension, value in request.subjects.items() if good(dimension, value)}
-        return msgspec.structs.replace(request, subjects=subjects)
+        route = request.route.encode("utf-8", "replace").decode()
+        return msgspec.structs.replace(request, subjects=subjects, route=route)
 
     def _publisher(self) -> Offering | None:
         """Of the limiter, or of what opened it; None when nothing is published."""

@@ -11,6 +11,7 @@ from penaltybox.contracts.settings import Settings
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.web.access import PATIENCE_S, Access
 from penaltybox.producers.web.opening import Inline
+from tests.producers.limiters import KINDS, url_of
 from tests.producers.web.shop import POLICY, RefundingLimiter
 
 if TYPE_CHECKING:
@@ -53,3 +54,20 @@ def test_what_is_granted_while_it_opens_is_the_settings_share() -> None:
         access = Access(Inline(Settings(local_percent=percent), policy, publish=False), policy)
         verdicts = [access.fail(request(number, scenario="s"), TimeoutError()) for number in range(20)]
         assert sum(one.allowed for one in verdicts) == granted
+
+
+async def test_nothing_that_a_client_sends_is_a_failure_of_the_limiter(redis_by_kind: dict[str, Any]) -> None:
+    """Keys, routes and subjects that are no text are counted as usual: else a client chooses what `failure` says."""
+    settings = Settings(redis_url=url_of(redis_by_kind[KINDS[0]]), redis_prefix="hostile")
+    policy = parse_policy("""
+limits: {s: {user: [{name: d, limit: 2, window: 1d}], user+route: [{name: r, limit: 9, window: 1d}]}}
+scenarios: {s: {deadline: 5s}}
+""")
+    access = Access(Inline(settings, policy, publish=False), policy)
+    hostile = ({"idempotency_key": "\ud800"}, {"route": "\udfff"}, {"attrs": {"a": "\ud800"}})
+    for number, changed in enumerate(hostile):
+        one = {"scenario": "s", "subjects": {"user": f"hostile-{number}", "device": "\ud800"}} | changed
+        verdicts = [await access.decide(request(3 * number + again, **one)) for again in range(3)]
+        assert [verdict.reason for verdict in verdicts] == [None, None, "over_limit"]
+    assert access.failures == 0
+    await access.close()
