@@ -2,10 +2,11 @@
 
 A day of sessions of 300,000 users at home and in shared addresses, an eighth of them robots. Every twentieth record was
 published again and every fiftieth delivered again, and those copies are still there: merges are stopped. 300,000
-outcomes, 60,000 penalties. Ids begin with their time, as ULIDs do. Rows are generated inside ClickHouse by INSERT …
-SELECT into the tables that the migrations made; the roll-ups are built by the role's own code, but for the latest ten
-minutes. Then every panel, note and choice of the committed dashboards, and the shipped queries, over the whole day: the
-best of three each, by the clock of the one who asks.
+outcomes, 60,000 penalties; the probe draws a twentieth of the denials, and some challenges are passed. Ids begin with
+their time, as ULIDs do. Rows are generated inside ClickHouse by INSERT … SELECT into the tables that the migrations
+made; the roll-ups are built by the role's own code, but for the latest ten minutes. Then every panel, note and choice
+of the committed dashboards, and the shipped queries, over the whole day: the best of three each, by the clock of the
+one who asks.
 
 `PLACE=directory` keeps the engine's files there; a second run with it loads nothing and only migrates and asks.
 `ASK=text` asks only what has the text in its name.
@@ -48,12 +49,13 @@ NO_PANEL: Final = frozenset({"sightings", "denied_subjects", "decisions_per_minu
 _DECISIONS: Final = """
 INSERT INTO decisions (ts, logged_at, id, source, scenario, route, action, reason, violated, dimension, limit_name,
     subject, user, device, ip, ip_prefix, established, status, limit_value, window_s, remaining, cost, enforced, count,
-    cached, sample_weight, incarnation, kafka_partition, kafka_offset, stored_through)
+    cached, sample_weight, attrs, incarnation, kafka_partition, kafka_offset, stored_through)
 WITH intDiv(number, 20) AS session, cityHash64(session) AS h, h % 100 < 12 AS robot,
     cityHash64(h, 1) % 300000 AS person,
     {start} + h % ({day} - 400000) + number % 20 * 15000 + cityHash64(number) % 9000 AS at,
     cityHash64(number, 2) % 100 < if(robot, 80, 4) AS denied, denied AND cityHash64(number, 4) % 5 > 0 AS charged,
     ['user:daily', 'device:daily', 'ip:soft'][1 + cityHash64(h, 3) % 3] AS met,
+    charged AND met != 'ip:soft' AND cityHash64(number, 11) % 20 = 0 AS drawn,
     concat('u', toString(person)) AS who,
     if(robot, concat('farm', toString(person % 2000)), concat('d', toString(person))) AS dev,
     if(person % 10 = 0, concat('10.9.0.', toString(person % 250)), concat('10.', toString(100 + person % 100), '.',
@@ -62,13 +64,14 @@ SELECT fromUnixTimestamp64Milli(at, 'UTC'), fromUnixTimestamp64Milli(at, 'UTC'),
     concat(hex(toUInt64(at)), hex(cityHash64(number, 7))),
     concat('checkout/edge-', toString(number % 4)), ['web', 'login', 'coupon_claim'][1 + number % 3],
     'POST /coupons/{{id}}/claim',
-    multiIf(NOT denied, 'allow', met = 'ip:soft', 'challenge', 'deny'),
+    multiIf(NOT denied, 'allow', met = 'ip:soft' OR drawn, 'challenge', 'deny'),
     multiIf(charged, 'over_limit', denied, 'blocklist', ''),
     if(charged, [met], []), if(charged, splitByChar(':', met)[1], ''), if(charged, met, ''),
     if(charged, concat(splitByChar(':', met)[1], ':',
         multiIf(met = 'user:daily', who, met = 'ip:soft', address, dev)), ''),
     who, dev, address, concat(arrayStringConcat(arraySlice(splitByChar('.', address), 1, 3), '.'), '.0/24'),
     person % 2 = 0 AND NOT robot, if(denied, 429, 200), 10, if(met = 'ip:soft', 60, 86400), 3, 1, true, 1, false, 1,
+    mapFromArrays(if(drawn, ['probe'], []), if(drawn, ['0.05'], [])),
     '{incarnation}', number % 4, intDiv(number, 4), intDiv(number, 4)
 FROM numbers_mt({first}, {number}) WHERE {which}
 SETTINGS max_insert_threads = 2, max_insert_block_size = 1000000, min_insert_block_size_rows = 1000000,
@@ -81,6 +84,12 @@ SELECT fromUnixTimestamp64Milli({start} + cityHash64(number) % {day}, 'UTC'), no
     [concat('user:u', toString(cityHash64(number, 1) % 300000)),
      concat('device:d', toString(cityHash64(number, 1) % 300000))], 'i1'
 FROM numbers({number})
+"""
+_PASSED: Final = """
+INSERT INTO outcomes (ts, logged_at, id, label, subjects, ref, incarnation)
+SELECT ts + toIntervalSecond(5), now64(3), concat('passed', id), 'challenge_passed', [concat('user:', user)], id, 'i1'
+FROM decisions
+WHERE action = 'challenge' AND reason = 'over_limit' AND cityHash64(id) % 100 < if(established, 60, 10)
 """
 _PENALTIES: Final = """
 INSERT INTO penalties (ts, logged_at, id, subject, dimension, from_rung, to_rung, to_ms, action, until, rule,
@@ -108,6 +117,8 @@ def main() -> None:
             timed("dashboard_load_s", lambda: fill(clickhouse))
         timed("dashboard_rollups_s", lambda: roll_up(clickhouse))
         times = measure({**shipped(clickhouse), **asked(clickhouse)})
+    if not times:
+        return
     slowest = sorted(times, key=lambda name: -times[name])[:SLOWEST]
     for name in slowest:
         sys.stderr.write(f"{times[name]:8,.0f} ms  {name}\n")
@@ -140,6 +151,7 @@ def fill(clickhouse: ClickHouse) -> None:
             )
         sys.stderr.write(f"{first + number:,} decisions\n")
     clickhouse.command(_OUTCOMES.format(**common, number=ROWS * 3 // 100))
+    clickhouse.command(_PASSED)
     clickhouse.command(_PENALTIES.format(**common, number=ROWS * 6 // 1000))
 
 

@@ -88,7 +88,7 @@ async def test_a_person_is_forgotten_everywhere(settings: Settings) -> None:
             assert (planned["erased"], planned["allowlisted"], planned["left"]) == (False, True, [])
             assert planned["keys"] == 3
             rows = {"decisions": 2, "outcomes": 1, "penalties": 1, "dead_letters": 1}
-            assert planned["rows"] == rows | {"denials_10m": 0, "sightings_10m": 0}
+            assert planned["rows"] == rows | {"denials_10m": 0, "sightings_10m": 0, "challenges_10m": 0}
             told = " ".join((await command(settings, "forget", "user:u1", "--yes", *WHY)).split())
             assert "penalties 90d; penalties and control are the audit trail" in told
             assert ids(settings) == {"decisions": ["b", "d"], "outcomes": [], "penalties": ["b"], "dead_letters": ["b"]}

@@ -46,6 +46,7 @@ def conditions(subject: str) -> dict[str, str]:
         "dead_letters": f"position(raw, '{text}') > 0",
         "denials_10m": about,
         "sightings_10m": own,
+        "challenges_10m": f"({about} OR who = '{subject}')",
     }
 
 

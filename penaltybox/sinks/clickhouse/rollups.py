@@ -30,19 +30,24 @@ _SIGHTINGS: Final = (
     "user, device, ip, ip_prefix, asn, api_key, others, action, reason, enforced, established, over, records, denials, "
     "requests, first_at, last_at"
 )
+_CHALLENGES: Final = "ts, id, dimension, limit_name, subject, who, established, share, first"
 _ROLLUPS: Final = {
     "decisions_1m": ("decisions_per_minute", _MINUTES),
     "denials_10m": ("denied_subjects", _DENIALS),
     "sightings_10m": ("sightings", _SIGHTINGS),
+    "challenges_10m": ("challenges", _CHALLENGES),
 }
 """Table -> (the view that reads it, and the rows where it has none, columns)."""
 TABLES: Final = tuple(_ROLLUPS)
-_STALE: Final = """
+EDITION: Final = 1
+"""Which of the tables a build has; more with each edition."""
+_STALE: Final = f"""
 SELECT toUnixTimestamp(slot) AS start_s, rows, fingerprint
-FROM slot_states(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})
-WHERE NOT current AND rows > 0 AND newest < now64(3, 'UTC') - toIntervalSecond({quiet_s:Int64})
+FROM slot_states(from = {{from:DateTime64(3, 'UTC')}}, to = {{to:DateTime64(3, 'UTC')}})
+WHERE (NOT current OR (edition < {EDITION} AND NOT sealed)) AND rows > 0
+  AND newest < now64(3, 'UTC') - toIntervalSecond({{quiet_s:Int64}})
 ORDER BY start_s DESC
-"""
+"""  # noqa: S608 - a number
 _SEALED: Final = "SELECT argMax(value, changed_at) FROM rollup_settings WHERE name = 'sealed_after_days'"
 
 
@@ -102,9 +107,9 @@ def build(clickhouse: ClickHouse, slots: list[Slot], now_ms: int) -> None:
         )
     seen = ", ".join(f"({slot.start_s}, {slot.rows}, {slot.fingerprint})" for slot in slots)
     clickhouse.command(
-        f"INSERT INTO rollups (slot, build, rows, fingerprint, sealed_at) "  # noqa: S608 - numbers only
-        f"SELECT slot, {number}, rows, fingerprint, oldest + toIntervalDay(({_SEALED})) FROM slot_states{source} "
-        f"WHERE (toUnixTimestamp(slot), rows, fingerprint) IN ({seen})"
+        f"INSERT INTO rollups (slot, build, rows, fingerprint, edition, sealed_at) "  # noqa: S608 - numbers only
+        f"SELECT slot, {number}, rows, fingerprint, {EDITION}, oldest + toIntervalDay(({_SEALED})) "
+        f"FROM slot_states{source} WHERE (toUnixTimestamp(slot), rows, fingerprint) IN ({seen})"
     )
 
 

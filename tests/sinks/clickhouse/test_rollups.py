@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from penaltybox.contracts.errors import StoreUnavailable
 from penaltybox.sinks.clickhouse import migrations, queries, rollups
@@ -10,7 +11,18 @@ from penaltybox.sinks.clickhouse.client import PATIENT_S, ClickHouse
 from penaltybox.sinks.clickhouse.migrations import migrate
 from tests.sinks.clickhouse.conftest import new_writer
 from tests.sinks.clickhouse.test_redelivery import SPAN_MS, VALUES, answers, batches, store
-from tests.sinks.clickhouse.worlds import DAY_MS, HOUR_MS, T0_MS, World, batch, decision, denial, random_world
+from tests.sinks.clickhouse.worlds import (
+    DAY_MS,
+    HOUR_MS,
+    T0_MS,
+    World,
+    batch,
+    decision,
+    denial,
+    outcome,
+    probed,
+    random_world,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +59,24 @@ def test_rollups_change_no_answer(clickhouse: ClickHouse, writer: Writer) -> Non
     assert answers(clickhouse, FEW) == {name: want[name] for name in FEW}
     assert build(clickhouse) > 12
     assert answers(clickhouse) == want
+
+
+@pytest.mark.parametrize("few", [0, 150, 1_000_000])
+def test_few_rows_and_many_are_read_alike(clickhouse: ClickHouse, writer: Writer, few: int) -> None:
+    """What no roll-up covers gives the same by hash and FINAL, whatever came again; of two versions the last counts."""
+    world = farmed(random_world(4, 300, SPAN_MS))
+    store(writer, batches(world))
+    clickhouse.command("INSERT INTO rollup_settings (name, value) VALUES ('few_rows', 0)")
+    want = answers(clickhouse)
+    clickhouse.command(f"INSERT INTO rollup_settings (name, value) VALUES ('few_rows', {few})")  # noqa: S608 - a number
+    store(writer, batches(world, first=5000)[:1])
+    store(writer, batches(world, incarnation="i2")[:1])
+    assert answers(clickhouse) == want
+    again = [structs.replace(one, scenario="corrected") for one in world.decisions[::3]]
+    store(writer, [batch("decisions", [*again, *again[:9]], first=20_000)])
+    (found,) = clickhouse.rows(COUNT.replace("(decisions)", "(if(scenario = 'corrected', decisions, 0))"))
+    assert found["n"] == len(again)
+    assert counted(clickhouse) == len(world.decisions)
 
 
 def test_a_period_may_cut_a_slot(clickhouse: ClickHouse, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +123,7 @@ def test_what_is_deleted_by_hand_is_gone(clickhouse: ClickHouse, writer: Writer)
     assert counted(clickhouse) == 0
 
 
-@pytest.mark.parametrize("survived", range(4))
+@pytest.mark.parametrize("survived", range(5))
 def test_a_crash_in_a_build_changes_nothing(clickhouse: ClickHouse, writer: Writer, survived: int) -> None:
     """After each statement of a build a process may die: answers stay right, and the next build completes it."""
     store(writer, batches(farmed(random_world(5, 200, SPAN_MS))))
@@ -148,6 +178,30 @@ def test_rollups_outlive_their_rows(clickhouse: ClickHouse, writer: Writer) -> N
     clickhouse.command("TRUNCATE TABLE decisions")
     assert counted(clickhouse) == 100
     assert build(clickhouse) == 0
+
+
+@pytest.mark.parametrize("days", [80, -1])
+def test_a_build_of_before_has_no_challenges(clickhouse: ClickHouse, writer: Writer, days: int) -> None:
+    """The probe reads its slots from the rows and says the same; it is built anew, unless it is sealed."""
+    drawn = probed(30)
+    passed = [structs.replace(outcome(n, "challenge_passed", one.ts + 9, user=f"p{n}"), ref=one.id)
+              for n, one in enumerate(drawn[:9])]  # fmt: skip
+    clickhouse.command(f"INSERT INTO rollup_settings (name, value) VALUES ('sealed_after_days', {days})")  # noqa: S608 - a number
+    store(writer, [batch("decisions", [*drawn, *(denial(n) for n in range(20))]), batch("outcomes", list(passed))])
+    store(writer, [batch("decisions", list(drawn), first=500)])
+    probe = ("probe_estimates",)
+    want = answers(clickhouse, probe)
+    (row,) = want["probe_estimates"]
+    assert (row["drawn"], row["drawn_passed"]) == (30, 9)
+    slots = build(clickhouse)
+    assert answers(clickhouse, probe) == want
+    clickhouse.command("TRUNCATE TABLE challenges_10m")
+    clickhouse.command("ALTER TABLE rollups UPDATE edition = 0 WHERE true SETTINGS mutations_sync = 2")
+    assert answers(clickhouse, probe) == want
+    assert rollups.refresh(clickhouse, NOW_MS + HOUR_MS, quiet_s=0) == (0 if days < 0 else slots)
+    assert answers(clickhouse, probe) == want
+    assert build(clickhouse) == 0
+    assert clickhouse.rows("SELECT count() AS n FROM challenges_10m")[0]["n"] == (0 if days < 0 else len(drawn))
 
 
 @pytest.fixture
