@@ -14,6 +14,7 @@ from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 from penaltybox.producers.envoy.wire import Status, WrongMessage, read_answer, read_question, write_answer
 from penaltybox.producers.http.answers import AnswerOptions, answer
+from penaltybox.producers.http.testimony import MAX_COST, SECRETS, secret_name
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.verdict import Verdict
 
@@ -32,7 +33,6 @@ _SAYS_NOBODY: Final = frozenset(
 )
 _NOBODY: Final = "shared"
 """Of a limit whose descriptor names nobody: all requests share it, and nobody is charged."""
-_MOST_COST: Final = 1 << 31
 _MOST_SUBJECTS: Final = 16
 _WITHHELD: Final = "x-penaltybox-action"
 
@@ -52,6 +52,8 @@ def asked_by(question: Question, scenarios: Callable[[str], bool]) -> Asked:
     Args:
         question: Envoy's.
         scenarios: whether there is one of this name: then the domain names it, unless an entry does.
+
+    Of an API key only its digest is a subject, as everywhere. A cost that no event can say is the largest one that can.
     """
     subjects: dict[str, str] = {}
     said = {"scenario": question.domain if scenarios(question.domain) else "", "route": ""}
@@ -61,8 +63,8 @@ def asked_by(question: Question, scenarios: Callable[[str], bool]) -> Asked:
             if name in said:
                 said[name] = value
             elif value and key not in _SAYS_NOBODY and DIMENSION.fullmatch(name):
-                subjects[name] = value
-    return Asked(subjects, said["scenario"], said["route"][:256], question.hits)
+                subjects[name] = secret_name(value) if name in SECRETS else value
+    return Asked(subjects, said["scenario"], said["route"][:256], min(question.hits, MAX_COST))
 
 
 class RateLimits:
@@ -172,7 +174,7 @@ class Tee:
         question = read_question(raw)
         over, statuses = read_answer(answered)
         asked = asked_by(question, self._scenarios)
-        asked = asked._replace(subjects=_possible(asked.subjects), cost=min(asked.cost, _MOST_COST))
+        asked = asked._replace(subjects=_possible(asked.subjects))
         if not asked.subjects:
             return None
         violated: list[str] = []

@@ -13,7 +13,7 @@ from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.policy_rules import matches
 from penaltybox.producers.http.answers import AnswerOptions, answer
 from penaltybox.producers.http.client_address import read_address
-from penaltybox.producers.http.testimony import secret_name
+from penaltybox.producers.http.testimony import SECRETS, secret_name
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.service.bodies import (
     DecideBody,
@@ -230,7 +230,7 @@ def _named(subjects: Mapping[str, str]) -> dict[str, str]:
 
 
 def _as_known(dimension: str, value: str) -> str:
-    if dimension == "api_key":
+    if dimension in SECRETS:
         return secret_name(value)
     if dimension == "ip" and "%" in value:
         return str(read_address(value) or value)

@@ -18,6 +18,7 @@ from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers.envoy.grpc_server import other_service, served
 from penaltybox.producers.envoy.rate_limits import RateLimits, Tee, asked_by
 from penaltybox.producers.envoy.wire import Question, Status, read_answer, write_answer, write_question
+from penaltybox.producers.http.testimony import MAX_COST, secret_name
 from penaltybox.producers.memory import MemoryLimiter
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ async def test_the_limiter_answers(published: Published) -> None:
     assert [one.action for one in published] == ["allow", "allow", "deny", "deny", "allow", "shadow"]
     assert published[2].subjects == {"ip": "192.0.2.1", "device": "d1"}
     assert published[2].violated == ("ip:pages",)
+
+
+async def test_keys_and_costs_are_those_of_the_other_ways_in(published: Published) -> None:
+    """Of an API key only the digest is told, which the middlewares count too; a cost is one that events can say."""
+    limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)
+    for hits in (1, (1 << 32) - 1, 1 << 63):
+        await limits.answer(question({"api_key": "a secret"}, hits=hits))
+    assert [one.subjects for one in published] == [{"api_key": secret_name("a secret")}] * 3
+    assert [one.cost for one in published] == [1, MAX_COST, MAX_COST]
 
 
 async def test_who_may_ask(published: Published) -> None:
