@@ -139,8 +139,9 @@ async def explained(
     from penaltybox.cli.timeline import bounded
     from penaltybox.cli.ways_out import ways_out
 
-    state, blocks, engine, banned = await _read(values, policy, subject)
+    state, blocks, engine, banned, paused = await _read(values, policy, subject)
     explanation = explain_state(state, subject, policy, at_ms, engine.allowlist)
+    explanation.paused = paused
     explanation.strays = strays_of(state, blocks)
     explanation.banned_ranges = banned_by(banned, subject, at_ms)
     history, past, missing = await asyncio.to_thread(
@@ -158,8 +159,8 @@ async def explained(
 
 async def _read(
     values: Settings, policy: Policy, subject: str
-) -> tuple[SubjectState | None, list[Block], Engine, Mapping[str, Banned]]:
-    """The subject's state and what lies beside it, an engine with the allowlist in Redis, and the banned ranges."""
+) -> tuple[SubjectState | None, list[Block], Engine, Mapping[str, Banned], str]:
+    """The subject's state and blocks, an engine with the allowlist in Redis, banned ranges, why new blocks pause."""
     from penaltybox.links.connections import endpoint_of, open_link
     from penaltybox.processors.state import decode_state
     from penaltybox.sinks.blocklist import Blocklist
@@ -177,9 +178,10 @@ async def _read(
         engine = await engine_at(values, policy, store)
         is_address = subject.startswith("ip:") and "ip" not in values.hashed_dimensions
         banned = await HandLists(store.link, values.redis_prefix).banned() if is_address else {}
+        paused = await store.pause_reason() or ""
     finally:
         await store.close()
-    return None if blob is None else decode_state(blob, subject), blocks, engine, banned
+    return None if blob is None else decode_state(blob, subject), blocks, engine, banned, paused
 
 
 def _history(

@@ -51,6 +51,8 @@ def show(
 
 def _show_now(one: Explanation) -> None:
     out.print(f"[bold]{one.subject}[/bold]")
+    if one.paused:
+        out.print(f"  new blocks are paused for everybody: {one.paused}", markup=False)
     for text in one.banned_ranges:
         out.print(f"  within a range that is banned by hand: {text}", markup=False)
     for entry in one.listed_by:

@@ -62,6 +62,8 @@ class Explanation(msgspec.Struct, kw_only=True):
     """Entries of the allowlist that match it, in force or ended."""
     banned_ranges: list[str] = []
     """Ranges around this address that are denied or challenged by hand now."""
+    paused: str = ""
+    """Why no worker gives anybody a new block now; empty: they do."""
     policy_version: str = ""
     in_force: list[InForce] = []
     strays: list[InForce] = []

@@ -25,12 +25,15 @@ def pause(*, reason: Reason, actor: Actor = "", as_json: AsJson = False) -> None
     from penaltybox.sinks.redis_store import pausing
 
     values, who, why = settings(), actor_given(actor), reason_given(reason)
+    before = asyncio.run(_paused(values))
     change = pausing(Keyspace(values.redis_prefix), why, who, now_ms())
     asyncio.run(commit(values, [change], [control("pause", "pause", actor=who, reason=why)]))
     if as_json:
-        print_json({"paused": True, "actor": who, "reason": why})
+        print_json({"paused": True, "before": before, "actor": who, "reason": why})
         return
     out.print(f"Paused by {who}: {why}. `penaltybox resume` goes on.", markup=False)
+    if before:
+        out.print(f"It was paused already: {before}. One resume ends both.", markup=False)
 
 
 def resume(*, reason: Reason, actor: Actor = "", as_json: AsJson = False) -> None:
@@ -48,16 +51,23 @@ def resume(*, reason: Reason, actor: Actor = "", as_json: AsJson = False) -> Non
     out.print(f"Resumed; it was paused: {before}" if before else "It was not paused.", markup=False)
 
 
-async def _resume(values: Settings, actor: str, reason: str) -> str:
-    """Ends the pause, and returns why it was."""
+async def _paused(values: Settings) -> str:
+    """Why new blocks are paused; empty: they are not."""
     from penaltybox.links.connections import endpoint_of, open_link
-    from penaltybox.sinks.redis_store import RedisSubjectStore, resuming
+    from penaltybox.sinks.redis_store import RedisSubjectStore
 
     store = RedisSubjectStore(open_link(endpoint_of(values)), values.redis_prefix)
     try:
-        before = await store.pause_reason() or ""
+        return await store.pause_reason() or ""
     finally:
         await store.close()
+
+
+async def _resume(values: Settings, actor: str, reason: str) -> str:
+    """Ends the pause, and returns why it was."""
+    from penaltybox.sinks.redis_store import resuming
+
+    before = await _paused(values)
     if before:
         record = control("resume", "pause", actor=actor, reason=reason)
         await commit(values, [resuming(Keyspace(values.redis_prefix))], [record])

@@ -105,6 +105,17 @@ def test_a_range_is_not_taken_for_its_first_address(desk: Desk, verb: str) -> No
         assert "ip:2001:db8::/64 is not" in desk.run(*verb.split(), "2001:db8::/64")
 
 
+def test_a_pause_that_is_one_already_says_so(desk: Desk) -> None:
+    """Two people pause for two reasons: the second is told of the first, and explain of the pause itself."""
+    assert "paused already" not in desk.run("pause", "--reason", "too strict", "--actor", "bob")
+    said = desk.run("pause", *WHY)
+    assert "It was paused already: too strict. One resume ends both." in said
+    assert "new blocks are paused for everybody: ticket 4711" in desk.run("explain", "user:u1")
+    assert desk.json("explain", "user:u1")["now"]["paused"] == "ticket 4711"
+    assert desk.json("resume", *WHY)["before"] == "ticket 4711"
+    assert "paused" not in desk.run("explain", "user:u1")
+
+
 def test_the_actor_of_the_environment_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A support tool sets it once; the option wins."""
     monkeypatch.setenv("PENALTYBOX_ACTOR", "support-tool")
