@@ -235,7 +235,7 @@ def test_words(window: Any, console: Console) -> None:
                 ...["a\\u202eb\\u0000c\\u200b", "Zoë 漢字 👍"].map(plain), count(10000), plural(1, "range")];
     }""")
     assert told == [
-        "59m 12s", "3d 4h", "1s", "0s", "1d", "17 %", "0.4 %", "0 %",
+        "59m 12s", "3d 4h", "1s", "0s", "1d", *(f"{share}\N{NO-BREAK SPACE}%" for share in ("17", "0.4", "0")),
         "\N{EN DASH}", "a\\u{202e}b\\u{0}c\\u{200b}", "Zoë 漢字 👍", "10,000", "1 range",
     ]  # fmt: skip
 
@@ -303,33 +303,41 @@ def test_another_devices_clock(window: Any, console: Console, world: World) -> N
     made.page.wait_for_selector("#blocks td.number:has-text('m ')")
 
 
-def test_the_probe_stands_beside_the_labels(window: Any, console: Console) -> None:
-    """Where denials were drawn there is a column for what they show, with its interval or why there is none."""
-    page = open_page(window, console)
-    told = page.evaluate(r"""async () => {
-        const { render } = await import("/vendor/lit-html/lit-html.js");
-        const { rates } = await import("/figures.js");
-        const labels = { episodes: 200, immature: 0, labelled: 60, fdr_status: "actionable", fpr_status: "actionable",
-                         fdr: 0.1, fdr_low: 0.05, fdr_high: 0.15, fpr: 0.01, fpr_low: 0.005, fpr_high: 0.02 };
-        const row = (dimension, drawn, probe_status, fdr_probe, fdr_probe_low, fdr_probe_high) =>
-            ({ ...labels, dimension, drawn, probe_status, fdr_probe, fdr_probe_low, fdr_probe_high });
-        const shown = (...rows) => {
-            const figure = rates(() => {});
-            figure.data = { matures_s: null, rows };
-            const place = document.createElement("div");
-            render(figure.view(), place);
-            return place.textContent.replace(/\s+/g, " ");
-        };
-        const off = row("ip", 0, "off", null, null, null);
-        const few = row("device", 12, "insufficient", null, null, null);
-        const same = row("card", 80, "indistinct", null, null, null);
-        return [shown(off), shown(off, row("user", 50, "report only", 0.4, 0.27, 0.55), few, same)];
-    }""")
-    assert "probe" not in told[0]
-    assert "not drawn" in told[1]
-    assert "40 % 27 % to 55 % under 100" in told[1]
-    assert "12 denials drawn" in told[1]
-    assert "abusers pass the challenge, too" in told[1]
+def probed(dimension: str, drawn: int, status: str, *rate: float) -> dict[str, Any]:
+    """A row of the answer about rates; labels say the same in each."""
+    value, low, high = rate or (None, None, None)
+    return {
+        "dimension": dimension, "episodes": 200, "immature": 3, "labelled": 60, "fdr_status": "actionable", "fdr": 0.1,
+        "fdr_low": 0.05, "fdr_high": 0.15, "fpr_status": "report only", "fpr": 0.01, "fpr_low": 0.005, "fpr_high": 0.02,
+        "drawn": drawn, "probe_status": status, "fdr_probe": value, "fdr_probe_low": low, "fdr_probe_high": high,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("look", ["wide", "phone"])
+def test_the_probe_stands_beside_the_labels(window: Any, console: Console, look: str) -> None:
+    """Where denials were drawn there is a column for what they show, or why they show nothing; no figure is cut off."""
+    rows = [
+        probed("ip", 0, "off"),
+        probed("user", 50, "report only", 0.4, 0.27, 0.55),
+        probed("device", 12, "insufficient"),
+        probed("a_very_long_name_of_a_dimension", 80, "indistinct"),
+    ]
+    answer = {"from": 1, "to": 2, "matures_s": None, "rows": rows}
+    options: dict[str, Any] = {"viewport": PHONE, "is_mobile": True} if look == "phone" else {}
+    page = window(**options).page
+    page.route("**/api/v1/rates*", lambda route: route.fulfill(json=answer))
+    page.goto(console.address)
+    page.wait_for_selector("#rates td")
+    told = " ".join(page.inner_text("#rates").split())
+    assert "40 % 27 % to 55 % under 100" in told
+    for words in ("not drawn", "12 denials drawn", "abusers pass the challenge, too"):
+        assert words in told
+    assert accessibility(page) == []
+    assert page.evaluate("""() => [...document.querySelectorAll("main table")].every((one) => one.closest(".scroll")
+        || one.getBoundingClientRect().right <= one.closest(".panel").getBoundingClientRect().right)""")
+    answer["rows"] = rows[:1]
+    page.select_option("#rates select", "7d")
+    page.wait_for_selector("#rates th:has-text('by probe')", state="detached")
 
 
 def test_servers_that_go_away(browser: Browser, world: World) -> None:

@@ -82,11 +82,11 @@ function funnelBody(data) {
         <td class="wide">${bar(most ? sum.penalties / most : 0, kinds.get(name) ?? "deny")}</td>
         <td class="number">${count(sum.penalties)}</td></tr>`)}</tbody></table>
     ${shadows ? html`<p class="note">And ${plural(shadows, "penalty", "penalties")} of shadow rules, which did nothing.</p>` : nothing}
-    <details><summary>By rule</summary><table><thead><tr><th scope="col">Rule</th><th scope="col">Led to</th><th scope="col">On</th>
+    <details><summary>By rule</summary><div class="scroll" tabindex="0" role="group" aria-label="Penalties by rule"><table><thead><tr><th scope="col">Rule</th><th scope="col">Led to</th><th scope="col">On</th>
       <th scope="col" class="number">Penalties</th><th scope="col" class="number">Subjects</th></tr></thead>
       <tbody>${data.rows.map((row) => html`<tr class=${row.shadow ? "shadow" : ""}><td>${said(row.rule)}${row.shadow ? " (shadow)" : ""}</td>
         <td>${row.action === "deny" || row.action === "warn" ? said(row.rung) : word(row.action)}</td><td>${said(row.dimension)}</td>
-        <td class="number">${count(row.penalties)}</td><td class="number">${count(row.subjects)}</td></tr>`)}</tbody></table></details>`;
+        <td class="number">${count(row.penalties)}</td><td class="number">${count(row.subjects)}</td></tr>`)}</tbody></table></div></details>`;
 }
 
 // --- false positives
@@ -96,7 +96,7 @@ export const rates = (changed) => new Figure("/rates", { since: "24h" }, drawRat
 const TOO_FEW = {
   fdr: (row) => `too few: ${plural(row.episodes, "episode")}, wanted 30`,
   fpr: () => "too few known to be legitimate, wanted 30",
-  fdr_probe: (row) => `too few: ${plural(row.drawn, "denial")} drawn; of these, of known people and of known abusers 30 are wanted`,
+  fdr_probe: (row) => `too few: ${plural(row.drawn, "denial")} drawn, or fewer than 30 known people or abusers`,
 };
 const STATUS = {
   insufficient: (row, kind) => TOO_FEW[kind](row),
@@ -118,11 +118,11 @@ function ratesBody(data) {
   const probed = data.rows.some((row) => row.drawn);
   const young = data.rows.reduce((sum, row) => sum + row.immature, 0);
   return html`
-    <table class="rates"><thead><tr><th scope="col">Dimension</th><th scope="col">Of what is limited, legitimate</th>
+    <div class="scroll" tabindex="0" role="group" aria-labelledby="rates-title"><table class="rates"><thead><tr><th scope="col">Dimension</th><th scope="col">Of what is limited, legitimate</th>
       ${probed ? html`<th scope="col">The same, by probe</th>` : nothing}<th scope="col">Of the legitimate, limited</th></tr></thead>
       <tbody>${data.rows.map((row) => html`<tr><th scope="row">${said(row.dimension)}<small>${plural(row.episodes, "episode")}</small></th>
         <td>${rate(row, "fdr", scale, "at least ")}</td>${probed ? html`<td>${rate(row, "fdr_probe", scale, "")}</td>` : nothing}
-        <td>${rate(row, "fpr", scale, "")}</td></tr>`)}</tbody></table>
+        <td>${rate(row, "fpr", scale, "")}</td></tr>`)}</tbody></table></div>
     <p class="note">With 95 % intervals, scale 0 to ${percent(scale)}. ${data.matures_s == null
       ? "An episode counts when its labels have had their time." : `An episode counts when it is ${span(data.matures_s * 1000)} old, as this console was started.`}
       ${young ? `${plural(young, "episode")} not yet.` : ""}

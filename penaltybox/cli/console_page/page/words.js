@@ -6,11 +6,11 @@ const counts = new Intl.NumberFormat("en");
 export const count = (value) => (value == null ? "–" : counts.format(value));
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
 
-/** 0.173 → 17 %, 0.0042 → 0.4 %. */
+/** 0.173 → 17 %, 0.0042 → 0.4 %; the sign stays with its number. */
 export function percent(share) {
   if (share == null) return "–";
   const value = share * 100;
-  return `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)} %`;
+  return `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)}\u00a0%`;
 }
 
 const UNITS = [[86_400, "d"], [3_600, "h"], [60, "m"], [1, "s"]];
