@@ -173,11 +173,15 @@ class Access:
                 publisher.offer(decision)
         return verdict
 
-    async def refund(self, idempotency_key: str) -> bool:
-        """Gives back what a request took; False when there is nothing to give back, or nobody to ask."""
+    async def refund(self, idempotency_key: object) -> bool:
+        """Gives back what a request took; False when there is nothing to give back, or nobody to ask.
+
+        Args:
+            idempotency_key: of the request, a text or a number.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await (await self._open_soon()).refund(idempotency_key)
+                return await (await self._open_soon()).refund(str(idempotency_key))
         except Exception as error:  # noqa: BLE001 - as above
             self._complaints.say("nothing was given back", error)
             return False

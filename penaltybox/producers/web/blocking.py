@@ -40,7 +40,7 @@ class Blocking:
         """The decided request, as the application sees it."""
         return BlockingAdmission(request, self.decide(request), self.access, PROCESS_LOOP.loop())
 
-    def refund(self, idempotency_key: str) -> bool:
+    def refund(self, idempotency_key: object) -> bool:
         """See `Access.refund`."""
         try:
             return PROCESS_LOOP.run(self.access.refund(idempotency_key), _LONGEST_S)

@@ -49,7 +49,7 @@ def limited(
     scenario: str,
     subjects: Callable[..., Mapping[str, object]],
     cost: float | Callable[..., float] = 1,
-    idempotency_key: Callable[..., str] | None = None,
+    idempotency_key: Callable[..., object] | None = None,
     refund_on: tuple[type[BaseException], ...] = (),
     on_shadow: Callable[..., Any] | None = None,
     policy: Policy | None = None,
@@ -63,7 +63,7 @@ def limited(
             an API key only a digest leaves the program.
         cost: what a call costs, or a function that is called like the function and says so; fractions are rounded up,
             what is below 0 is 0.
-        idempotency_key: called like the function; under which `refund` finds this call later.
+        idempotency_key: called like the function; under which `refund` finds this call later (a text or a number).
         refund_on: errors of the function after which what the call took is given back.
         on_shadow: called like the function in its place when the answer is `shadow`; without it `Refused` is raised.
         policy: what a failing limiter means (with an `Access`, its own holds).
@@ -76,14 +76,14 @@ def limited(
     def ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         at_ms = now_ms()
         identity = ulid(at_ms)
-        key = idempotency_key(*args, **kwargs) if idempotency_key is not None else identity if refund_on else ""
+        said = idempotency_key(*args, **kwargs) if idempotency_key is not None else identity if refund_on else ""
         return Request(
             id=identity,
             ts_ms=at_ms,
             scenario=scenario,
             subjects=said_subjects(subjects(*args, **kwargs), {}, []),
             cost=_counted(cost(*args, **kwargs) if callable(cost) else cost),
-            idempotency_key=key,
+            idempotency_key="" if said is None or said is False else str(said),
         )
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -6,10 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penaltybox.contracts.policy_file import parse_policy
 from penaltybox.contracts.settings import Settings
 from penaltybox.producers.limiter import Request
 from penaltybox.producers.web.access import PATIENCE_S, Access
+from penaltybox.producers.web.decorator import Refused, limited
 from penaltybox.producers.web.opening import Inline
 from tests.producers.limiters import KINDS, url_of
 from tests.producers.web.shop import POLICY, RefundingLimiter
@@ -69,5 +72,23 @@ scenarios: {s: {deadline: 5s}}
         one = {"scenario": "s", "subjects": {"user": f"hostile-{number}", "device": "\ud800"}} | changed
         verdicts = [await access.decide(request(3 * number + again, **one)) for again in range(3)]
         assert [verdict.reason for verdict in verdicts] == [None, None, "over_limit"]
+    assert access.failures == 0
+    await access.close()
+
+
+async def test_an_orders_number_is_a_key(redis_by_kind: dict[str, Any]) -> None:
+    """Numbers are keys like their texts, in the decorator and for `refund`; None and an empty text are no key."""
+    settings = Settings(redis_url=url_of(redis_by_kind[KINDS[0]]), redis_prefix="orders")
+    policy = parse_policy("limits: {s: {user: [{name: d, limit: 2, window: 1d}]}}\nscenarios: {s: {deadline: 5s}}")
+    access = Access(Inline(settings, policy, publish=False), policy)
+
+    @limited(access, scenario="s", subjects=lambda _: {"user": 1}, idempotency_key=lambda order: order)
+    async def pay(order: object) -> object:
+        return order
+
+    assert [await pay(17), await pay(None)] == [17, None]
+    with pytest.raises(Refused):
+        await pay("")
+    assert [await access.refund(17), await access.refund("17"), await pay(0)] == [True, False, 0]
     assert access.failures == 0
     await access.close()
