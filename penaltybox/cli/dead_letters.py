@@ -21,7 +21,7 @@ from penaltybox.contracts.topics import Topics
 from penaltybox.processors.replay.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.announcements import Message
@@ -100,9 +100,11 @@ def retry(
     values, who, why = settings(), actor_given(actor), reason_given(reason)
     if not (because or since or at or everything):
         raise ConfigurationError("which ones? Got none of --because, --since, --at; --all takes all of them")
-    wanted = _wanted(because, since, tuple(_read_place(text) for text in at or ())) or (lambda _: True)
+    places = tuple(_read_place(text) for text in at or ())
+    wanted = _wanted(because, since, places) or (lambda _: True)
     with kafka_errors(values):
         found = asyncio.run(newest_letters(values, _MOST_RETRIED, wanted))
+    check_places(places, found)
     topics = Topics.named(values.topic_prefix)
     canonicaliser, at_ms = Canonicaliser(values.ipv6_prefix, values.hashed_dimensions), now_ms()
     judged = [(one, verdict(one.letter, topics, canonicaliser, at_ms, force=force)) for one in reversed(found)]
@@ -156,6 +158,21 @@ def _read_place(text: str) -> tuple[int, int]:
     if match is None:
         raise ConfigurationError(f"--at: got {text!r}, wanted PARTITION:OFFSET as `dead-letters show` prints it")
     return int(match[1]), int(match[2])
+
+
+def check_places(places: Iterable[tuple[int, int]], found: Iterable[Placed]) -> None:
+    """Who names a dead letter is told if there is none.
+
+    Raises:
+        ConfigurationError: at one of the places none was found.
+    """
+    there = {(one.partition, one.offset) for one in found}
+    absent = [f"{partition}:{offset}" for partition, offset in places if (partition, offset) not in there]
+    if absent:
+        raise ConfigurationError(
+            f"--at: there is no such dead letter at {', '.join(absent)}; `penaltybox dead-letters show` lists "
+            "those that there are. Nothing was sent."
+        )
 
 
 def _place(one: Placed) -> str:
