@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +18,8 @@ from penaltybox.contracts.topics import Topics
 if TYPE_CHECKING:
     from penaltybox.contracts.settings import Settings
     from penaltybox.processors.erasure import Traces
+
+_TURN_S: Final = 0.05
 
 
 def forget(
@@ -123,12 +125,10 @@ async def _send_tombstones(values: Settings, name: str, traces: Traces) -> None:
         with kafka_errors(values):
             async with asyncio.timeout(2 * KAFKA_S), opened(values) as (_, untold):
                 await sender.start()
-                await tell_untold(untold, sender, topics)  # what waits may name it, and must not come afterwards
+                while await untold.size():  # what waits may name it, and must not come afterwards
+                    if not await tell_untold(untold, sender, topics):
+                        await asyncio.sleep(_TURN_S)  # a worker is telling it
                 await sender.send(tombstones(topics, traces, name))
-                if await untold.size():
-                    raise StoreUnavailable(
-                        "changes by hand wait in Redis still, while somebody else tells Kafka of them"
-                    )
     finally:
         await sender.stop()
 

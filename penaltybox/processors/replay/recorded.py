@@ -82,7 +82,7 @@ async def read_recorded(settings: Settings) -> Recorded:
             "Workers record it since policies are applied with `penaltybox policy apply`; name a file: --baseline FILE."
         )
     policies = {version: _policy(version, stored.get(version)) for version in {one.version for one in markers}}
-    last = last_version(controls, markers)
+    last = last_version(controls, markers, stored)
     penalties = [record.value async for record in read_topic(settings, topics.penalties) if record.value is not None]
     commands, late, remarks = read_penalties(penalties)
     in_the_end = policies[last] if last in policies else _policy(last, stored.get(last))
@@ -105,8 +105,8 @@ def read_controls(raws: Iterable[bytes]) -> tuple[list[Marker], dict[str, str]]:
     return markers, stored
 
 
-def last_version(raws: Iterable[bytes], markers: Sequence[Marker]) -> str:
-    """The version that was in force in the end: that of the last switch, else of the last marker (at least one).
+def last_version(raws: Iterable[bytes], markers: Sequence[Marker], stored: Mapping[str, str]) -> str:
+    """The version that was in force in the end: that of the last switch to one that is stored, else of the last marker.
 
     The last marker may be an older version's: where no record has come since, no worker tells that it has switched.
     """
@@ -115,7 +115,7 @@ def last_version(raws: Iterable[bytes], markers: Sequence[Marker]) -> str:
         try:
             control = msgspec.json.decode(raw, type=Control)
             if control.kind == "policy" and control.key == SWITCH_KEY:
-                last = control.value or last
+                last = control.value if control.value in stored else last
         except (msgspec.MsgspecError, RecursionError):
             continue  # as above
     return last

@@ -50,10 +50,12 @@ def test_controls() -> None:
 def test_the_version_in_the_end() -> None:
     """The last switch says what is in force, not the last partition that was told; without a switch that is all."""
     markers = [marker("old", 0), marker("new", 3, 1)]
-    assert last_version([b"nonsense"], markers) == "new"
+    stored = {"old": "{}", "new": "{}"}
+    assert last_version([b"nonsense"], markers, stored) == "new"
     raws = [control("policy", "policy", version) for version in ("new", "old")]
-    assert last_version([*raws, control("pause", "policy", "paused")], markers) == "old"
-    assert last_version([*raws, control("policy", "policy:newer", '{"version":"newer"}')], markers) == "old"
+    assert last_version([*raws, control("pause", "policy", "paused")], markers, stored) == "old"
+    assert last_version([*raws, control("policy", "policy", "not stored")], markers, stored) == "old"
+    assert last_version([*raws, control("policy", "policy:newer", '{"version":"newer"}')], markers, stored) == "old"
 
 
 def test_policies_of_both_forms() -> None:
