@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_ENTRIES: Final = 1_000_000
 _COLUMNS: Final = ("entry", "subject", "cidr", "ip", "address")
 _SETTING: Final = re.compile(r"\s*([A-Za-z_.-]+)\s*=\s*(.*)")
+_SHOWN: Final = 60
 _NEVER: Final = frozenset({"", "-", "never", "always"})
 
 
@@ -40,7 +41,7 @@ def read_entries(
         ConfigurationError: no text, or more entries than anybody lists.
     """
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # Unicode knows more ends of lines, in a note
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file}: cannot be read: {cause(error)}") from error
     found: dict[str, FileEntry] = {}
@@ -75,7 +76,10 @@ def _rows(lines: list[str]) -> Iterator[tuple[int, str, str, str]]:
     for number, line in enumerate(lines[first + 1 :], first + 2):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        cells = next(csv.reader([line]), [])
+        try:
+            cells = next(csv.reader([line]), [])
+        except csv.Error:  # longer than anything that can be listed
+            cells = [line[:_SHOWN]] * (column + 1)
         named = dict(zip(header, cells, strict=False))
         yield number, cells[column] if column < len(cells) else "", named.get("until", ""), named.get("note", "")
 

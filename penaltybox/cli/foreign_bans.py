@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import re
 import sqlite3
@@ -145,11 +146,13 @@ def _json_rows(text: str, file: Path) -> list[dict[str, Any]]:
 
 
 def _csv_rows(text: str, file: Path) -> list[dict[str, Any]]:
-    reader = csv.DictReader(text.splitlines())
-    names = {(name or "").strip() for name in reader.fieldnames or ()}
-    if not (names & {"ip", "value"} and names & {"expiration", "duration"}):
-        raise ConfigurationError(f"{file}: no header of CrowdSec's: wanted ip and expiration, or value and duration")
+    reader = csv.DictReader(io.StringIO(text, newline=""))  # lines end as in CSV, not wherever Unicode sees an end
     try:
+        names = {(name or "").strip() for name in reader.fieldnames or ()}
+        if not (names & {"ip", "value"} and names & {"expiration", "duration"}):
+            raise ConfigurationError(
+                f"{file}: no header of CrowdSec's: wanted ip and expiration, or value and duration"
+            )
         return [{str(name).strip(): value for name, value in row.items()} for row in reader]
     except csv.Error as error:
         raise ConfigurationError(f"{file}: no CSV: {error}") from error

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.subjects import Canonicaliser
+from penaltybox.producers.http.paths import written_path
 from penaltybox.producers.routes import Routes, split_request
 
 MAX_LINE_BYTES: Final = 32_768
@@ -108,7 +109,8 @@ class CombinedLog:
         if known is None:
             if len(self._requests) >= _MAX_CACHED:
                 self._requests.clear()
-            method, path = split_request(line)
+            method, written = split_request(line)
+            path = written_path(written)  # as servers read it: a disguised path is the path that it is
             known = self._requests[line] = (method, path, self._routes.template(method, path))
         return known
 

@@ -130,6 +130,8 @@ def test_the_other_forms(tmp_path: Path) -> None:
         ForeignBan(1, "192.0.2.1", "deny", 1_700_000_000_000 + 3 * HOUR),
         ForeignBan(2, "198.51.100.0/24", "challenge", 1_700_000_060_500),
     ]
+    note = raw.replace("manual", "manual\u2028,,Ip:192.0.2.9,,ban,,,0,9h\u0085")
+    assert [one.address for one in read("crowdsec", file, note) if isinstance(one, ForeignBan)] == ["192.0.2.1"]
     assert read("crowdsec", file, "duration,scope,value\n24h,ip,2001:db8::1\n") == [
         ForeignBan(1, "2001:db8::1", "deny", 1_700_000_000_000 + 24 * HOUR)
     ]
@@ -165,6 +167,8 @@ def test_bans_without_an_end_want_one(desk: Desk) -> None:
         ("crowdsec", "[{", "no JSON"),
         ("crowdsec", '{"message": "access forbidden"}', "no decisions in it"),
         ("crowdsec", "a,b\n1,2\n", "no header of CrowdSec's"),
+        ("crowdsec", f"ip,expiration,{'x' * 200_000}\n", "no CSV: field larger than"),
+        ("crowdsec", f"ip,expiration\n{'x' * 200_000},1h\n", "no CSV: field larger than"),
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path: Path, form: str, content: str, sentence: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from penaltybox.producers.http.paths import written_path
 from penaltybox.producers.routes import METHODS, Routes, split_request
 from penaltybox.producers.scenario_map import ScenarioMap
 
@@ -59,4 +60,5 @@ class Targets:
         return known
 
     def _made(self, method: str, path: str) -> Target:
+        path = written_path(path)  # as servers read it: a disguised path is the path that it is
         return Target(self._routes.template(method, path), self._scenarios.scenario(method, path))

@@ -12,6 +12,7 @@ from penaltybox.contracts.errors import BadEvent
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
+from penaltybox.producers.adapters.reading import label
 from penaltybox.producers.envoy.wire import Status, WrongMessage, read_answer, read_question, write_answer
 from penaltybox.producers.http.answers import AnswerOptions, answer
 from penaltybox.producers.http.testimony import MAX_COST, SECRETS, secret_name
@@ -34,6 +35,8 @@ _SAYS_NOBODY: Final = frozenset(
 _NOBODY: Final = "shared"
 """Of a limit whose descriptor names nobody: all requests share it, and nobody is charged."""
 _MOST_SUBJECTS: Final = 16
+_MOST_ROUTE: Final = 256
+_MOST_SCENARIO: Final = 128
 _WITHHELD: Final = "x-penaltybox-action"
 
 
@@ -62,9 +65,14 @@ def asked_by(question: Question, scenarios: Callable[[str], bool]) -> Asked:
             name = _NAMED.get(key, key)
             if name in said:
                 said[name] = value
-            elif value and key not in _SAYS_NOBODY and DIMENSION.fullmatch(name):
+            elif value and key not in _SAYS_NOBODY and DIMENSION.fullmatch(name) and _fits(name, subjects):
                 subjects[name] = secret_name(value) if name in SECRETS else value
-    return Asked(subjects, said["scenario"], said["route"][:256], min(question.hits, MAX_COST))
+    # what workers do not take would hide the address beside it
+    return Asked(subjects, said["scenario"], label(said["route"], _MOST_ROUTE), min(question.hits, MAX_COST))
+
+
+def _fits(name: str, subjects: dict[str, str]) -> bool:
+    return name in subjects or len(subjects) < _MOST_SUBJECTS
 
 
 class RateLimits:
@@ -158,6 +166,8 @@ class Tee:
         self._publisher = publisher
         self._scenarios = scenarios
         self._source = source or f"envoy/{socket.gethostname()}"[:128]
+        self.untold = 0
+        """Decisions that could not be told."""
 
     async def answer(self, raw: bytes) -> bytes:
         """The other service's answer; whatever it raises."""
@@ -167,7 +177,9 @@ class Tee:
             if decision is not None:
                 self._publisher.offer(decision)
         except Exception:  # noqa: BLE001 - whatever it is, Envoy gets its answer
-            _log.exception("a decision of the other rate limit service was not told")
+            self.untold += 1
+            if self.untold & (self.untold - 1) == 0:  # the 1st, 2nd, 4th, 8th: no flood
+                _log.exception("a decision of the other rate limit service was not told (%d so far)", self.untold)
         return answered
 
     def _decision(self, raw: bytes, answered: bytes) -> Decision | None:
@@ -193,7 +205,7 @@ class Tee:
             id=ulid(at_ms),
             ts=at_ms,
             source=self._source,
-            scenario=asked.scenario,
+            scenario=label(asked.scenario, _MOST_SCENARIO),
             action="deny" if over else "allow",
             reason="over_limit" if over else None,
             violated=tuple(violated[:16]) if over else (),

@@ -12,6 +12,7 @@ from penaltybox.contracts.errors import BadEvent, ConfigurationError
 from penaltybox.contracts.events import Decision
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
+from penaltybox.producers.adapters.reading import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -218,12 +219,12 @@ def _with(
         id=ulid(at_ms),
         ts=at_ms,
         source=told.source,
-        scenario=told.scenario[:_SCENARIO_CHARS],
+        scenario=label(told.scenario, _SCENARIO_CHARS),
         action="deny" if denied else "allow",
         reason="over_limit" if denied else None,
         violated=told.violated,
         subjects=told.subjects,
-        route=told.route[:_ROUTE_CHARS],
+        route=label(told.route, _ROUTE_CHARS),
         status=_DENIED if denied else None,
         limit=limit.amount,
         window_s=limit.window_s,

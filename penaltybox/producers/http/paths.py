@@ -18,7 +18,12 @@ def target_path(target: str) -> str:
     """The plain path of a request target as it stands on the wire: ``/a%20b//./c?x=1`` is ``/a b/c``."""
     authority = _AUTHORITY.match(target)
     path = target[authority.end() :] or "/" if authority is not None else target
-    return plain_path(unquote(path.partition("?")[0].partition("#")[0]))
+    return written_path(path.partition("?")[0].partition("#")[0])
+
+
+def written_path(path: str) -> str:
+    """The plain path of one as clients write it, without query: ``/%6cogin`` and ``/x/../login`` are ``/login``."""
+    return plain_path(unquote(path))
 
 
 def plain_path(path: str) -> str:

@@ -161,6 +161,39 @@ async def test_a_header_that_cannot_be_a_subject_hides_no_address(published: Pub
     )
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"route": "\u202e"}, {"route": "GET /\x1b"}, {"route": "\u20ac" * 5000}, {f"d{n}": "x" * 128 for n in range(40)}],
+)
+async def test_nothing_beside_an_address_hides_its_denials(published: Published, more: dict[str, str]) -> None:
+    """What clients can put into a descriptor makes no dead letter of a decision, whoever made it."""
+
+    async def other(_: bytes) -> bytes:
+        return write_answer(over=True, statuses=[Status(True, 5, 60, 0)])
+
+    limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)
+    asked = question({"remote_address": "192.0.2.1"} | more)
+    for answer in (limits.answer, limits.answer, limits.answer, Tee(other, published, bool).answer):
+        await answer(asked)
+    for scenario in ("\u202e", "x" * 500):
+        await Tee(other, published, bool).answer(question({"remote_address": "192.0.2.1", "scenario": scenario}))
+    assert [one.subjects["ip"] for one in published if one.action == "deny"] == ["192.0.2.1"] * 4
+
+
+async def test_another_service_that_answers_nonsense_fills_no_log(
+    published: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Envoy gets the answer as it came; that it was not told is logged at the 1st, 2nd, 4th and 8th time."""
+
+    async def other(_: bytes) -> bytes:
+        return b"\xff"
+
+    tee = Tee(other, published, bool)
+    for _ in range(10):
+        assert await tee.answer(question({"remote_address": "192.0.2.1"})) == b"\xff"
+    assert (tee.untold, len(caplog.records), published) == (10, 4, [])
+
+
 async def test_large_headers_get_an_answer(published: Published) -> None:
     """A header as large as Envoy takes one, in two descriptors, is refused by the limiter, not passed by Envoy."""
     limits = RateLimits(MemoryLimiter(POLICY, publisher=published), POLICY)

@@ -84,6 +84,15 @@ def test_a_key_that_cannot_be_hides_no_other_one(published: Published, user: str
     assert (len(published), teller.untold) == (1, 1)
 
 
+def test_no_name_of_a_use_hides_a_key(published: Published) -> None:
+    """A scenario or route that a program makes of what a client sent leaves a record that workers take."""
+    for text in ("\u202e", "a\x1b[31m", "\udcff", "x" * 5000):
+        Teller(published, of("user")).tell([Limit("u", 1, 1, over=True)], limiter="x", scenario=text, route=text)
+    assert [(one.subjects, len(one.scenario), len(one.route)) for one in published] == [
+        ({"user": "u"}, *lengths) for lengths in ((1, 1), (6, 6), (1, 1), (128, 256))
+    ]
+
+
 def test_a_number_is_a_key(published: Published) -> None:
     """Ids of users are often numbers."""
     Teller(published, lambda key: {"user": int(key)}).tell([Limit("10086", 1, 60, over=True)], limiter="x")  # type: ignore[dict-item]
