@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from penaltybox.contracts.events import Action, Id, Label, Reason, Subjects, Text  # noqa: TC001 - msgspec reads them
+from penaltybox.contracts.subjects import MAX_VALUE_BYTES
 from penaltybox.producers.service.replies import Refusal
 
 if TYPE_CHECKING:
@@ -135,7 +136,19 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, _half_pair(body) or f"not JSON: {error}") from error
     json.loads(body, object_pairs_hook=_once)
+    for field in ("id", "route", "ref", "attrs"):
+        _check_text(field, getattr(found, field, None))
     return found
+
+
+def _check_text(field: str, said: str | dict[str, str] | None) -> None:
+    """Refuses what would make a dead letter of the record: its request would be decided, and nobody charged for it."""
+    texts = (said,) if isinstance(said, str) else [*said, *said.values()] if said else ()
+    for text in texts:
+        if not text.isprintable():
+            raise Refusal(422, f"{field}: got {text[:40]!a}, wanted characters that can be printed")
+        if field == "attrs" and len(text.encode()) > MAX_VALUE_BYTES:
+            raise Refusal(422, f"{field}: got {text[:40]!a}, wanted at most {MAX_VALUE_BYTES} bytes")
 
 
 def _half_pair(body: bytes) -> str:

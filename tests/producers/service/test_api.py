@@ -176,3 +176,24 @@ async def test_before_and_after(desk: Desk) -> None:
     client.application._desk = None
     assert (await client.get("/healthz")).status == 200
     assert [(await client.post(path, CLAIM)).status for path in ("/v1/decide", "/readyz")] == [503, 503]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"route": "\u202e"},
+        {"route": "GET /\n"},
+        {"attrs": {"a": "\x1b[31m"}},
+        {"attrs": {"\x00": "a"}},
+        {"id": "\u200b"},
+        {"attrs": {"a": "\u00e9" * 65}},
+    ],
+)
+async def test_what_would_be_a_dead_letter_is_not_decided(
+    client: Client, published: Published, more: dict[str, Any]
+) -> None:
+    """A text that workers refuse is told to the program that sent it: no client's request passes without its record."""
+    assert (await client.post("/v1/decide", CLAIM | more)).status == 422
+    outcome = {"label": "payment_ok", "subjects": {"user": "10086"}, "ref": "a\x1b"}
+    assert (await client.post("/v1/outcomes", outcome)).status == 422
+    assert published == []
