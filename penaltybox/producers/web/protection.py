@@ -229,8 +229,12 @@ def _word(name: str, value: Any) -> Any:
 
     ``request.user and request.user.id`` is False, or an empty text, for nobody: that is no user whom all of them share.
     """
-    if value is None or value is False or value == "":
-        return False if name == "established" and value is False else None
+    if value is None:
+        return None
+    if name == "established":
+        return bool(value)  # an event with any other value is a dead letter
+    if value is False or value == "":
+        return None
     if name in ("user", "idempotency_key"):
         return str(value)
     if name in ("subjects", "attrs"):

@@ -181,6 +181,15 @@ async def test_hooks_may_name_nobody(limiter: RefundingLimiter) -> None:
         assert limiter.asked[-1].subjects.keys() == {"ip"}
 
 
+async def test_established_is_true_or_false(limiter: RefundingLimiter) -> None:
+    """Whatever a hook calls so: events take nothing else, and those of a request would be dead letters."""
+    for said, stamped in ((None, None), (1, True), ("yes", True), (0, False), ("", False), (False, False)):
+        hooks = {"user": lambda _: "ann", "established": lambda _, it=said: it}
+        async with client(fastapi_app(protection(limiter, **hooks))) as http:
+            await http.get("/report")
+        assert limiter.asked[-1].established is stamped
+
+
 async def test_a_broken_challenge_is_the_usual_one(limiter: RefundingLimiter) -> None:
     """A hook that fails, at once or when awaited, leaves the 403."""
 
