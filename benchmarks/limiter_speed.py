@@ -143,9 +143,9 @@ async def _rate(decide: Decide, start: int) -> float:
 
 
 async def _throughput(url: str, limiter: InlineLimiter) -> None:
-    decide = ours(limiter)
+    own_decide = ours(limiter)
     peers: dict[str, Decide] = {
-        "penaltybox": lambda number: decide(request_of(number)),
+        "penaltybox": lambda number: own_decide(request_of(number)),
         "limits": _limits(url),
         "throttled-py": _throttled(url),
     }
