@@ -31,11 +31,12 @@ local number = 0
 for text in string.gmatch(ARGV[6], '%d+') do
   local now = tonumber(text)
   number = number + 1
-  local wait, _, _, known = algorithm.check(KEYS[1], limit, window, size, 1, now)
+  local id = ARGV[5] .. string.format('%06d', number)
+  local wait, remaining, reset, known = algorithm.check(KEYS[1], limit, window, size, 1, now, id)
   if wait ~= 0 then
     return redis.error_reply('ERR a request below the limit was refused')
   end
-  algorithm.take(KEYS[1], limit, window, size, 1, now, ARGV[5] .. string.format('%06d', number), known)
+  algorithm.take(KEYS[1], limit, window, size, 1, now, id, known, remaining, reset)
 end
 return redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0)
 """
