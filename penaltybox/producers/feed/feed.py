@@ -269,6 +269,10 @@ class Feed:
                     late.cancel()
                     self._syncing.discard(mine)
                 if wait_s is not None:
+                    # the list may have been read for somebody else: what came since then is news, and ends the answer
+                    while news := self._after(position, epoch):
+                        position += len(news)
+                        yield b"".join(news)
                     return
             async for lines in self._changes(position, epoch, wait_s):
                 yield lines
@@ -279,7 +283,7 @@ class Feed:
         """From a position on, as long as nothing is missing."""
         yield self._beat(position)
         while not self._stopped:
-            lines = self._log.after(position, _LINES) if self._log.epoch == epoch else None
+            lines = self._after(position, epoch)
             if lines is None:
                 yield self._again("some changes are not known here: the whole list follows")
                 return
@@ -294,6 +298,10 @@ class Feed:
                     yield self._beat(position)
                     wait_s = None if wait_s is None else wait_s - BEAT_S
         yield self._again("the service stops")
+
+    def _after(self, position: int, epoch: str) -> list[bytes] | None:
+        """The next changes as lines; None if they are not all here."""
+        return self._log.after(position, _LINES) if self._log.epoch == epoch else None
 
     def _beat(self, position: int) -> bytes:
         heard = self._listener.heard_ms

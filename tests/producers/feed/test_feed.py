@@ -144,8 +144,10 @@ async def test_a_whole_list_has_everything(rig: Rig) -> None:
     policy = (AllowEntry(cidr="192.0.2.128/25"), AllowEntry(subject="user:vip", until=now_ms() + 60_000))
     async with feed_on(rig, allow=policy) as feed:
         lines = await lone(feed)
-    assert [lines[0].op, lines[-1].op] == ["resync", "synced"]
-    found = {(line.kind, line.name): [(one.action, one.until) for one in line.in_force] for line in lines[1:-1]}
+    end = next(at for at, line in enumerate(lines) if line.op == "synced")
+    assert lines[0].op == "resync"
+    assert {line.name for line in lines[end + 1 :]} <= {line.name for line in lines[1:end]}  # told twice, at most
+    found = {(line.kind, line.name): [(one.action, one.until) for one in line.in_force] for line in lines[1:end]}
     assert found == {
         ("subject", "ip:192.0.2.1"): [("deny", 1 << 42)],
         ("subject", "user:b"): [("challenge", 1 << 42)],
@@ -216,6 +218,22 @@ async def test_a_list_is_read_once_for_all(one_rig: Rig, monkeypatch: pytest.Mon
     assert {line.op for line in ends} == {"synced", "again"}
     assert all(0 <= line.after_ms < 30_000 for line in told)
     assert len({line.after_ms for line in told}) > 10
+
+
+async def test_who_asks_once_gets_all_that_is_known(one_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole list that was read for somebody else lacks what came since: an answer that ends has that too."""
+    monkeypatch.setattr("penaltybox.producers.feed.feed._LINES", 3)
+    async with feed_on(one_rig) as feed:
+        first = await lone(feed)
+        cursor = next(line.cursor for line in first if line.op == "synced")
+        for number in range(10):
+            await one_rig.put(f"user:u{number}", "block", {"until": None})
+            await says(one_rig, f"user:u{number}")
+        await wait_until(lambda: feed._log.last >= 10, what="ten changes")
+        again = await lone(feed)
+        assert cursor == next(line.cursor for line in again if line.op == "synced")
+        assert {line.name for line in again if line.op == "add"} == {f"user:u{number}" for number in range(10)}
+        assert again[-1].cursor == feed._log.cursor(feed._log.last)
 
 
 async def test_readers_that_take_nothing_keep_nobody_away(one_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
