@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotation
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,7 +91,10 @@ def show(
         return
     out.print(f"# {found.name}, version {found.policy.version}", markup=False)
     text = found.text if source else yaml.safe_dump(form, sort_keys=False, default_flow_style=None, width=_WIDTH)
-    out.print(text.rstrip("\n"), markup=False, soft_wrap=True)
+    if sys.stdout.isatty():
+        out.print(text.rstrip("\n"), markup=False, soft_wrap=True)
+    else:
+        sys.stdout.write(text.rstrip("\n") + "\n")  # a file again: sign for sign
 
 
 @app.command("diff")

@@ -281,3 +281,10 @@ def test_a_broken_scenario_hides_no_other(call: Callable[..., Any], tmp_path: Pa
     (tmp_path / "all" / "a" / "decisions.jsonl").write_text("")
     (tmp_path / "all" / "c" / "decisions.jsonl").write_text("")
     assert "3 of 3 scenarios" in call("test", "all").stdout
+
+
+def test_the_source_is_printed_sign_for_sign(call: Callable[..., Any], tmp_path: Path) -> None:
+    """What goes into a file is the file: a tab, or a sign that nobody sees, is not printed as its code there."""
+    text = f"{POLICY}# \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645\ta tab\n"
+    (tmp_path / "signs.yaml").write_text(text, encoding="utf-8")
+    assert call("show", "signs.yaml", "--source").stdout.endswith(text)
