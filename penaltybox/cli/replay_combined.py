@@ -48,7 +48,7 @@ class LogSource:
         self.title = f"combined:{path}"
         self.done = 0
         self.total: int | None = None
-        self.refused = Refusals()
+        self.refused = Refusals("a web server's log; JSON lines and Parquet are named without combined:")
         self.remarks: list[str] = []
         self._path = path
         self._canonicaliser = canonicaliser

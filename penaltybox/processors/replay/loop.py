@@ -371,7 +371,7 @@ def _nothing(reading: Reading, counts: _Counts, window: Window) -> str:
     if refused:
         return (
             f"{reading.title}: none of its {refused:,} records can be judged; {reading.refused.first}. "
-            "Wanted decisions as docs/events.md describes them."
+            f"Wanted {reading.refused.wanted}."
         )
     remarks = "".join(f" {remark}" for remark in reading.remarks)
     if window.start_ms is None and window.to_ms is None:

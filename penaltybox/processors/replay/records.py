@@ -43,11 +43,16 @@ class Window(NamedTuple):
 
 
 class Refusals:
-    """Records that could not be judged, by reason, and what the first one was."""
+    """Records that could not be judged, by reason, and what the first one was.
 
-    def __init__(self) -> None:
+    Args:
+        wanted: what a record is, for who has none of it.
+    """
+
+    def __init__(self, wanted: str = "decisions as docs/events.md describes them") -> None:
         self.reasons: Counter[str] = Counter()
         self.first = ""
+        self.wanted = wanted
 
     def note(self, error: BadEvent, where: str) -> None:
         """Count one; `where` it was is kept of the first."""

@@ -75,7 +75,9 @@ def test_lines_that_cannot_be_judged_are_counted(tmp_path: Path) -> None:
 def test_a_file_of_something_else(tmp_path: Path) -> None:
     """A file without one decision says what its first line lacks; one that is not there says what is wanted."""
     (tmp_path / "notes.txt").write_text("a\nb\n")
-    with pytest.raises(ConfigurationError, match=r"none of its 2 records can be judged; line 1: .*docs/events.md"):
+    with pytest.raises(
+        ConfigurationError, match=r"none of its 2 records can be judged; line 1: .*docs/events.md.*combined:FILE"
+    ):
         run(tmp_path / "notes.txt")
     with pytest.raises(ConfigurationError, match="there is no such file"):
         run(tmp_path / "nothing.jsonl")

@@ -53,7 +53,7 @@ class Lines:
         self.title = str(path)
         self.done = 0
         self.total: int | None = None
-        self.refused = Refusals()
+        self.refused = Refusals("decisions as docs/events.md describes them; of a web server's log say combined:FILE")
         self.remarks: list[str] = []
         self._path = path
         self._canonicaliser = canonicaliser
