@@ -39,6 +39,7 @@ app = typer.Typer(help=_HELP, no_args_is_help=True, cls=FormatGroup)
 app.command("formats")(formats)
 app.command(TEMPLATE)(ingest_format)
 _OLD_MS: Final = 3_600_000
+_LONGEST_NAME: Final = 128
 
 
 _Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz, .zst), or - for stdin.")]
@@ -84,6 +85,7 @@ def combined(
         penaltybox ingest combined access.log.1.gz --shift now --map "POST /login=login"
     """
     _check_flags(shift, offline=offline, dry_run=dry_run)
+    source = name_of("--source", source) or "access-log/1"
     values = settings()
     reading = _Reading(values, policy_of(policy_file, values), source, scenario_map(mapping or [], scenario))
     with _source(log, seekable=bool(shift)) as stream, _progress(stream, as_json or dry_run) as report:
@@ -144,13 +146,26 @@ class _Reading:
 
 def scenario_map(mapping: list[str], default: str) -> dict[str, str]:
     """Prefix -> scenario; the empty prefix is the default."""
-    found = {"": default}
+    found = {"": name_of("--scenario", default)}
     for text in mapping:
         prefix, equals, scenario = text.rpartition("=")
         if not equals or not prefix:
             raise ConfigurationError(f"--map: got {text!r}, wanted /PREFIX=SCENARIO or 'POST /PREFIX=SCENARIO'")
-        found[prefix] = scenario
+        found[prefix] = name_of("--map", scenario)
     return found
+
+
+def name_of(option: str, text: str) -> str:
+    """A name that every decision has: one that workers refuse would make dead letters of them all.
+
+    Raises:
+        ConfigurationError: it is too long, or not for printing.
+    """
+    if len(text) > _LONGEST_NAME or not text.isprintable():
+        raise ConfigurationError(
+            f"{option}: got {text[:40]!a}, wanted at most {_LONGEST_NAME} characters that can be printed"
+        )
+    return text
 
 
 @contextmanager

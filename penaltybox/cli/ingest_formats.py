@@ -133,6 +133,8 @@ def ingest_format(
 
         penaltybox ingest nginx-error error.log.1.gz --dry-run
     """
+    from penaltybox.cli.ingest import name_of
+
     form = load(context.info_name or "")
     values = settings()
     options = Options(
@@ -147,7 +149,7 @@ def ingest_format(
     if explain:
         explain_line(form.name, explain, options, as_json=as_json)
         return
-    name = source or f"{form.name}/1"
+    name = name_of("--source", source) or f"{form.name}/1"
     common = Common(form, options, name, Progress(), parse_duration(lateness, "--lateness"), allowed=allowed)
     form.make(options)  # says what is wrong with the options before anything is opened
     run = _Run(log, common, Checkpoint(saved, form.name, name, moves=not dry_run), values)
@@ -290,7 +292,7 @@ class _Printer:
 
 
 def _scenarios(mapping: list[str], default: str) -> ScenarioMap:
-    from penaltybox.cli.ingest import scenario_map
+    from penaltybox.cli.ingest import scenario_map  # which takes its commands from here
 
     prefixes = scenario_map(mapping, default)
     return ScenarioMap({prefix: name for prefix, name in prefixes.items() if prefix}, default)

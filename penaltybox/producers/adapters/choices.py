@@ -34,8 +34,10 @@ def keyed_by(options: Options, default: str = "ip") -> str:
     Raises:
         ConfigurationError: it is no name of a dimension.
     """
-    text = options.values.get("keyed-by", default)
-    if text and DIMENSION.fullmatch(text) is None:
+    text = options.values.get("keyed-by")
+    if text is None:
+        return default
+    if DIMENSION.fullmatch(text) is None:
         raise ConfigurationError(
             f"--option keyed-by: got {text!r}, wanted a dimension such as ip, user, api_key, shared"
         )
