@@ -50,12 +50,13 @@ def _silence() -> ConnectionError:
 class _Call:
     """A caller that waits for `wanted` replies."""
 
-    __slots__ = ("end_s", "future", "replies", "wanted")
+    __slots__ = ("deadline_s", "end_s", "future", "replies", "wanted")
 
-    def __init__(self, future: asyncio.Future[list[Any]], wanted: int, end_s: float) -> None:
+    def __init__(self, future: asyncio.Future[list[Any]], wanted: int, end_s: float, deadline_s: float) -> None:
         self.future = future
         self.wanted = wanted
         self.end_s = end_s
+        self.deadline_s = deadline_s
         self.replies: list[Any] = []
 
 
@@ -73,7 +74,7 @@ class _Channel(asyncio.Protocol):
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader(replyError=_error_of)
         self._waiting: deque[_Call] = deque()
-        self._held: list[bytes] | None = None
+        self._held: list[tuple[bytes, _Call]] | None = None
         self._heard_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
@@ -94,16 +95,17 @@ class _Channel(asyncio.Protocol):
             self.give_up(_silence())
             future.set_exception(_silence())
             return future
+        call = _Call(future, wanted, end_s, deadline_s)
         if self._held is not None:
-            self._held.append(packed)
+            self._held.append((packed, call))
         elif self._waiting:
             # Those that join calls under way in one turn of the loop leave together. A call on its own leaves at once,
             # and costs no further turn.
-            self._held = [packed]
+            self._held = [(packed, call)]
             loop.call_soon(self._let_go)
         else:
             self._transport.write(packed)
-        self._waiting.append(_Call(future, wanted, end_s))
+        self._waiting.append(call)
         if self._timer is None or end_s < self._timer_s:
             self._set_timer(end_s)
         return future
@@ -117,7 +119,11 @@ class _Channel(asyncio.Protocol):
     def _let_go(self) -> None:
         held, self._held = self._held, None
         if held and self.open:
-            self._transport.write(b"".join(held))
+            self._transport.write(b"".join([packed for packed, _ in held]))
+            # A turn of a thousand requests takes longer than their deadline, and that is not the server's fault.
+            now_s = self.loop.time()
+            for _, call in held:
+                call.end_s = now_s + call.deadline_s
 
     def _expire(self) -> None:
         """Tell those who have run out of time; the timer goes on with whoever would be next, if anybody waits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,6 +77,16 @@ async def test_a_late_reply_is_dropped_and_the_connection_stays(server: Server, 
     server.thaw()
     assert await waiting == b"patient"
     assert await link.ask(("CLIENT", "ID"), 5) == identity
+
+
+async def test_a_program_that_stands_still_is_no_fault_of_the_server(link: Any) -> None:
+    """Calls that could not leave in time, because this program was busy, have their time from when they left."""
+    await link.ask(("PING",), 5)
+    slow = ("EVAL", "local n = 0 for i = 1, 3e6 do n = n + i end return 'done'", "0")  # no reply in the same turn
+    calls = [asyncio.ensure_future(link.ask(call, 2.0)) for call in (("ECHO", "first"), slow, ("ECHO", "last"))]
+    await asyncio.sleep(0)  # asked: the first is sent, the others wait for the end of this turn
+    time.sleep(2.1)  # noqa: ASYNC251 - the point: nothing else runs
+    assert await asyncio.gather(*calls) == [b"first", b"done", b"last"]
 
 
 async def test_a_server_that_says_nothing_is_given_up(
