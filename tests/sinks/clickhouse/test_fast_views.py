@@ -1,4 +1,4 @@
-"""The views of migrations 0007 to 0009 against those they replaced, which answered the same with more work."""
+"""The views of migrations 0007 to 0010 against those they replaced, which answered the same with more work."""
 
 from __future__ import annotations
 
