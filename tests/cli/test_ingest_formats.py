@@ -164,24 +164,22 @@ def test_every_way_of_reading_knows_packed_logs(form: str, tmp_path: Path) -> No
 
 def test_a_files_name_is_no_markup(tmp_path: Path) -> None:
     """Following tells of a damaged log by its name, whatever that is, and goes on."""
-    damaged = tmp_path / "x[" / "red][bold]a.gz"
-    damaged.parent.mkdir()
+    logs, printed, told = tmp_path / "logs", tmp_path / "printed", tmp_path / "told"
+    damaged = logs / "x[" / "red][bold]a.gz"
+    damaged.parent.mkdir(parents=True)
     damaged.write_bytes(gzip.compress(lines(range(50)))[:-5])
-    arguments = [sys.executable, "-m", "penaltybox", "ingest", "nginx-error", str(tmp_path), "--follow", "--dry-run"]
-    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        try:
-            assert running.stdout is not None
-            read = [running.stdout.readline()]
-            (tmp_path / "b.log").write_bytes(line(77))
-            while read[-1] and number_of(decisions(read[-1].decode())[0]) != 77:
-                read.append(running.stdout.readline())
-        finally:
-            running.send_signal(signal.SIGTERM)
-            _, told = running.communicate(timeout=60)
-    assert len(read) > 1
-    assert read[-1]
-    assert running.returncode == 0
-    assert "x[/red][bold]a.gz" in told.decode()
+    with printed.open("wb") as out, told.open("wb") as err:
+        arguments = ["penaltybox", "ingest", "nginx-error", str(logs), "--follow", "--dry-run"]
+        process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=out, stderr=err, cwd=ROOT)
+    try:
+        block_until(lambda: "x[/red][bold]a.gz: cannot be read on" in told.read_text(), 60)
+        (logs / "b.log").write_bytes(line(77))
+        block_until(lambda: "10.0.0.77" in printed.read_text(), 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
