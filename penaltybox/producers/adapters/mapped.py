@@ -117,16 +117,17 @@ class Mapped:
         return self._times.seconds(value / unit)
 
     def _subjects(self, rule: Rule, fields: Callable[[Field], Any]) -> dict[str, str]:
-        """Those that there are; none at all if one of them cannot be true."""
+        """Those that there are and can be: an impossible one hides none beside it. None if `ip` is none."""
         found: dict[str, str] = {}
         for dimension, field in rule.subjects.items():
             text = _text(fields(field))
             if text in UNSET:
                 continue
             made = self._options.subject(dimension, text)
-            if made is None:
+            if made is not None:
+                found[dimension] = made
+            elif dimension == "ip":  # which servers write: the line is another than the rule means
                 return {}
-            found[dimension] = made
         return found
 
     def _target(self, rule: Rule, fields: Callable[[Field], Any], fixed: _Fixed) -> Target:

@@ -258,3 +258,36 @@ def test_a_line_that_a_rule_fits_is_explained_by_what_was_found(tmp_path: Path) 
     line = b"May 17 10:05:99 shop sshd[811]: Failed password for root from 203.0.113.7 port 22 ssh2"
     assert adapter.explain(line).startswith("time: got 'May 17 10:05:99' in time, wanted syslog; subject ip: got '203")
     assert adapter.explain(b"x").startswith("patterns: ")
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "\u202e", "a\x00b", "\u00e9" * 65])
+@pytest.mark.parametrize(
+    ("form", "mapping", "line"),
+    [
+        (
+            "json",
+            "login-events",
+            '{"time":"2026-05-17T10:05:03Z","event":"login","outcome":"failed","client_ip":"203.0.113.7","login":NAME}',
+        ),
+        (
+            "cloudevents",
+            "",
+            '{"specversion":"1.0","id":"a","source":"s","type":"t","time":"2026-05-17T10:05:03Z","data":{"client":"203.0.113.7","login":NAME}}',
+        ),
+        ("regex", "", "2026-05-17T10:05:03Z NAME from 203.0.113.7"),
+    ],
+)
+def test_a_name_that_cannot_be_hides_no_address(form: str, mapping: str, line: str, name: str, tmp_path: Path) -> None:
+    """Whoever types an impossible name into a form is charged as address all the same."""
+    if not mapping:
+        at = "[data, {}]" if form == "cloudevents" else "{}"
+        match = "match: '(?P<time>\\S+) (?P<login>.*) from (?P<client>[0-9.]+)', " if form == "regex" else ""
+        file = tmp_path / "mapping.yaml"
+        file.write_text(
+            f"rules: [{{{match}time: {{from: time}}, action: deny, violated: ['ip:login'], "
+            f"subjects: {{ip: {at.format('client')}, login_name: {at.format('login')}}}}}]"
+        )
+        mapping = str(file)
+    spelt = name if form == "regex" else json.dumps(name)
+    found = reading(form, line.replace("NAME", spelt).encode(), values={"mapping": mapping})
+    assert (found.subjects, found.violated) == ({"ip": "203.0.113.7"}, ("ip:login",))
