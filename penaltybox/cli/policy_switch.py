@@ -19,6 +19,7 @@ from penaltybox.contracts.policy_changes import changes
 from penaltybox.contracts.policy_versions import StoredPolicy, Switch
 
 if TYPE_CHECKING:
+    from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
 
 _REFUSED = 3
@@ -68,7 +69,7 @@ def apply(
     warned = warnings(new.policy, now_ms())
     if not as_json:
         out.print(f"{new.name}, version {new.policy.version}", markup=False)
-        show_changes(found) if current is not None else out.print("  No policy was applied before it.")
+        show_changes(found) if current is not None else out.print(f"  {_first(new.policy)}", markup=False)
         for one in warned:
             out.print(f"  [yellow]warning[/yellow] {one.where}: ", end="")
             out.print(one.says, markup=False)
@@ -102,6 +103,14 @@ def apply(
         return
     before = f" Before it: {current.switch.version}; penaltybox policy rollback goes back." if current else ""
     out.print(f"Version {stored.version} is in force, by {who}: {why}.{before}", markup=False)
+
+
+def _first(policy: Policy) -> str:
+    """What the first policy that is applied takes over from the programs' files, which nobody here knows."""
+    has = ["no rules: it punishes nobody"] if not policy.rules else []
+    has += ["no limits: limiters refuse only who is blocked"] if not policy.limits else []
+    says = "No policy was applied before it: until now every program goes by its own file."
+    return f"{says} This one has {', and '.join(has)}." if has else says
 
 
 def _nothing_to_do(version: str, *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from penaltybox.cli.ingest import scenario_map
 from penaltybox.cli.replay_job import RECORDED, Job
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.errors import ConfigurationError, shown
 from penaltybox.processors.replay.times import parse_time
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ def replay(
     )
     matures_ms = parse_duration(matures, "--matures") if matures else None
     diff = make_diff(job, fail_if=fail_if or (), page=html, matures_ms=matures_ms)
+    if matures and diff is None:
+        raise ConfigurationError(
+            f"--matures: got {shown(matures)}, and nothing is compared, so no label is used: give --baseline, "
+            "--fail-if or --html, or leave it out"
+        )
     with kafka_errors(values), progress(quiet=as_json) as report:
         result = asyncio.run(run_shared(job, report=report, observer=diff.comparison if diff is not None else None))
     finish(result, diff, as_json=as_json)
@@ -145,6 +151,11 @@ def make_job(
     """
     now = now_ms()
     from_, to, warm_up = span
+    if warm_up and not from_:
+        raise ConfigurationError(
+            f"--warm-up: got {shown(warm_up)} without --from. Without it all that is there counts, and nothing lies "
+            "before it: give --from, or leave --warm-up out"
+        )
     return Job(
         settings=values,
         candidate=candidate,

@@ -81,6 +81,25 @@ def test_without_yes_it_asks(call: Callable[..., Any]) -> None:
     assert "Nothing was ever applied" in call("history").stdout
 
 
+@pytest.mark.parametrize(
+    ("without", "sentence"),
+    [
+        ("limits", "This one has no limits: limiters refuse only who is blocked."),
+        ("rules", "This one has no rules: it punishes nobody."),
+    ],
+)
+def test_what_the_first_policy_takes_away(
+    call: Callable[..., Any], tmp_path: Path, without: str, sentence: str
+) -> None:
+    """Nobody knows the programs' own files; what this one leaves out of theirs is told before it is put in force."""
+    assert "This one has" not in call("apply", "policy.yaml", *WHY, "--no-replay").stdout
+    rest = [line for line in POLICY.splitlines() if not line.startswith(without)]
+    (tmp_path / "part.yaml").write_text("\n".join(rest) or "{}")
+    asked = call("apply", "part.yaml", *WHY, "--no-replay")
+    assert sentence in " ".join(asked.stdout.split())
+    assert "Nothing was ever applied" in call("history").stdout
+
+
 def test_another_one_was_faster(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """While one person reads the question, another one switches: the answer was to something else, and is void."""
     call("apply", "policy.yaml", *QUICK)

@@ -171,6 +171,7 @@ def test_without_a_baseline_everything_is_new(call: Callable[..., Any]) -> None:
         (("--fail-if", "many"), "--fail-if: got 'many'"),
         (("--html", "nowhere/page.html"), "--html nowhere/page.html: wanted the name of a file in a folder"),
         (("--matures", "soon"), "--matures"),
+        (("--warm-up", "2h"), "--warm-up: got '2h' without --from"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_replay(
@@ -180,6 +181,12 @@ def test_what_cannot_work_is_refused_before_the_replay(
     Path("events.jsonl").unlink()
     with pytest.raises(ConfigurationError, match=sentence):
         call("--baseline", "then.yaml", *arguments)
+
+
+def test_an_option_that_nothing_would_use_is_refused(call: Callable[..., Any]) -> None:
+    """Labels matter to a comparison only: whoever says how soon they come meant one."""
+    with pytest.raises(ConfigurationError, match="--matures: got '1h', and nothing is compared"):
+        call("--matures", "1h")
 
 
 if __name__ == "__main__":
