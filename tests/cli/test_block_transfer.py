@@ -168,9 +168,13 @@ def test_an_import_that_is_interrupted_says_how_far_it_came(desk: Desk, monkeypa
             await asyncio.Event().wait()
         return await write(self, writes)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(RedisSubjectStore, "write", interrupted)
-        result = desk.result("blocks", "import", "b.csv", *WHY)
+    as_before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the background ignores it
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisSubjectStore, "write", interrupted)
+            result = desk.result("blocks", "import", "b.csv", *WHY)
+    finally:
+        signal.signal(signal.SIGINT, as_before)
     assert result.exit_code != 0
     assert re.search(r"Interrupted\. At least [\d,]+ of 1,500 subjects are done", " ".join(result.stderr.split()))
     again = desk.json("blocks", "import", "b.csv", *WHY)

@@ -118,6 +118,8 @@ def test_hostile_values_are_texts(window: Any, console: Console, world: World) -
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog", state="hidden")
     assert page.evaluate("window.pwned") is None
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.locator("script").count() == 1
     assert page.locator("img").count() == 1
     assert console.ask(f"{PREFIX}/unban", {"subject": "198.18.9.0/24", "reason": "done"}).status == 200
@@ -333,8 +335,11 @@ def test_the_probe_stands_beside_the_labels(window: Any, console: Console, look:
     for words in ("not drawn", "12 denials drawn", "abusers pass the challenge, too"):
         assert words in told
     assert accessibility(page) == []
-    assert page.evaluate("""() => [...document.querySelectorAll("main table")].every((one) => one.closest(".scroll")
-        || one.getBoundingClientRect().right <= one.closest(".panel").getBoundingClientRect().right)""")
+    wide = """() => [...document.querySelectorAll("main table")]
+        .filter((one) => !one.closest(".scroll")
+            && one.getBoundingClientRect().right > one.closest(".panel").getBoundingClientRect().right)
+        .map((one) => `${one.closest(".panel").id}: ${one.innerText}`)"""
+    assert page.evaluate(wide) == []
     answer["rows"] = rows[:1]
     page.select_option("#rates select", "7d")
     page.wait_for_selector("#rates th:has-text('by probe')", state="detached")
