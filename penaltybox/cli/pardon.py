@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from penaltybox.cli.console import AsJson, PolicyFile, one_subject, out, print_json, settings
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
-from penaltybox.cli.still_denied import ranges_around
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, policy_now, reason_given, shown
+from penaltybox.cli.still_denied import lift
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.events import Command
 from penaltybox.contracts.ids import ulid
@@ -30,9 +30,7 @@ def pardon(
         actor=actor_given(actor),
         reason=reason_given(reason),
     )
-    policy = policy_now(policy_file, values)
-    written = asyncio.run(execute(values, policy, command))
-    around = asyncio.run(ranges_around(values, policy, command.subject))
+    written, around = asyncio.run(lift(values, policy_now(policy_file, values), command))
     if as_json:
         penalties = [shown(penalty) for penalty in written]
         print_json({"subject": command.subject, "penalties": penalties, "banned_ranges": around.ranges})

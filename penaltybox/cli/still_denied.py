@@ -6,10 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from penaltybox.cli.explanation import banned_by
-from penaltybox.cli.hand import at_store, engine_at
+from penaltybox.cli.hand import at_store, engine_at, execute
 from penaltybox.contracts.clock import now_ms
 
 if TYPE_CHECKING:
+    from penaltybox.contracts.events import Command, Penalty
     from penaltybox.contracts.policy import Policy
     from penaltybox.contracts.settings import Settings
 
@@ -32,6 +33,15 @@ class Around(NamedTuple):
             f"penaltybox allow add {shlex.quote(self.subject)} for this one."
             for text in self.ranges
         ]
+
+
+async def lift(values: Settings, policy: Policy, command: Command) -> tuple[list[Penalty], Around]:
+    """Take a step by hand that lifts; what was written, and what goes on all the same.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    return await execute(values, policy, command), await ranges_around(values, policy, command.subject)
 
 
 async def ranges_around(values: Settings, policy: Policy, subject: str) -> Around:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penaltybox.cli.console import AsJson, PolicyFile, out, print_json, settings, typed_subject
-from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, execute, policy_now, reason_given, shown
+from penaltybox.cli.hand import Actor, Reason, Subject, actor_given, policy_now, reason_given, shown
 from penaltybox.cli.list_changes import unban_range
-from penaltybox.cli.still_denied import ranges_around
+from penaltybox.cli.still_denied import lift
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.durations import parse_duration
 from penaltybox.contracts.errors import ConfigurationError
@@ -56,9 +56,7 @@ def unban(
     command = unban_command(
         values, subject, actor=actor_given(actor), reason=reason_given(reason), grace=grace, keep_level=keep_level
     )
-    policy = policy_now(policy_file, values)
-    written = asyncio.run(execute(values, policy, command))
-    around = asyncio.run(ranges_around(values, policy, command.subject))
+    written, around = asyncio.run(lift(values, policy_now(policy_file, values), command))
     if as_json:
         penalties = [shown(penalty) for penalty in written]
         print_json({"subject": command.subject, "penalties": penalties, "banned_ranges": around.ranges})

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from penaltybox.cli import ban as banning
 from penaltybox.cli import unban as unbanning
 from penaltybox.cli.console_page.answers import Done
-from penaltybox.cli.hand import actor_given, end_given, execute, policy_in_force, reason_given
+from penaltybox.cli.hand import actor_given, end_given, policy_in_force, reason_given
 from penaltybox.cli.list_changes import end_ban, put_ban
-from penaltybox.cli.still_denied import ranges_around
+from penaltybox.cli.still_denied import lift
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.contracts.listing import banned_range
 from penaltybox.contracts.subjects import Canonicaliser
@@ -58,9 +58,7 @@ async def unban(values: Settings, body: UnbanBody) -> Done:
     command = unbanning.unban_command(
         values, body.subject, actor=who, reason=why, grace=body.grace, keep_level=body.keep_level
     )
-    policy = await policy_in_force(values)
-    written = await execute(values, policy, command)
-    around = await ranges_around(values, policy, command.subject)
+    written, around = await lift(values, await policy_in_force(values), command)
     says = " ".join([unbanning.sentence(command, around), *around.sentences()])
     if not around.ranges and not unbanning.lifted(written):
         says += f" {_NOTHING}"
