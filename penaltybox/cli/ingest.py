@@ -15,7 +15,7 @@ from penaltybox.cli.console import AsJson, PolicyFile, err, instant, left, out, 
 from penaltybox.cli.ingest_formats import TEMPLATE, FormatGroup, formats, ingest_format
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import ConfigurationError
-from penaltybox.contracts.events import encode
+from penaltybox.contracts.events import MAX_SCENARIO, encode
 from penaltybox.contracts.subjects import Canonicaliser
 from penaltybox.producers import ingest as logs
 from penaltybox.producers.combined import CombinedLog
@@ -39,7 +39,6 @@ app = typer.Typer(help=_HELP, no_args_is_help=True, cls=FormatGroup)
 app.command("formats")(formats)
 app.command(TEMPLATE)(ingest_format)
 _OLD_MS: Final = 3_600_000
-_LONGEST_NAME: Final = 128
 
 
 _Log = Annotated[str, typer.Argument(metavar="FILE|-", help="The access log (also .gz, .zst), or - for stdin.")]
@@ -161,9 +160,9 @@ def name_of(option: str, text: str) -> str:
     Raises:
         ConfigurationError: it is too long, or not for printing.
     """
-    if len(text) > _LONGEST_NAME or not text.isprintable():
+    if len(text) > MAX_SCENARIO or not text.isprintable():
         raise ConfigurationError(
-            f"{option}: got {text[:40]!a}, wanted at most {_LONGEST_NAME} characters that can be printed"
+            f"{option}: got {text[:40]!a}, wanted at most {MAX_SCENARIO} characters that can be printed"
         )
     return text
 

@@ -32,10 +32,17 @@ MAX_RECORD_BYTES: Final = 4096
 AHEAD_MS: Final = 5 * 60_000
 """A ``ts`` further than this ahead of the broker's timestamp cannot be true."""
 
+MAX_SUBJECTS: Final = 16
+MAX_SCENARIO: Final = 128
+MAX_ROUTE: Final = 256
+"""Characters; whoever makes decisions of what others wrote keeps to these, for workers refuse what is longer."""
+
 Id = Annotated[str, Meta(min_length=1, max_length=128, description="ULID, or a stable hash of where it was read")]
 Millis = Annotated[int, Meta(ge=1, le=1 << 52, description="milliseconds since the epoch")]
 Text = Annotated[str, Meta(max_length=128)]
-Subjects = Annotated[dict[str, str], Meta(min_length=1, max_length=16, description="dimension -> value, at least one")]
+Subjects = Annotated[
+    dict[str, str], Meta(min_length=1, max_length=MAX_SUBJECTS, description="dimension -> value, at least one")
+]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -45,13 +52,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     id: Id
     ts: Millis
     source: Annotated[str, Meta(min_length=1, max_length=128, description="limiter/instance")]
-    scenario: Annotated[str, Meta(max_length=128, description="which use case of the API, e.g. coupon_claim")] = ""
+    scenario: Annotated[
+        str, Meta(max_length=MAX_SCENARIO, description="which use case of the API, e.g. coupon_claim")
+    ] = ""
     action: Action
     reason: Annotated[Reason | None, Meta(description="required on deny and challenge")] = None
     violated: Annotated[tuple[Text, ...], Meta(max_length=16, description="<dimension>:<limit name>, all of them")] = ()
     subjects: Subjects
     established: Annotated[bool | None, Meta(description="the authenticated user is known and trusted")] = None
-    route: Annotated[str, Meta(max_length=256, description="a template, never a raw path")] = ""
+    route: Annotated[str, Meta(max_length=MAX_ROUTE, description="a template, never a raw path")] = ""
     status: Annotated[int, Meta(ge=100, le=599)] | None = None
     limit: Annotated[int, Meta(ge=0)] | None = None
     window_s: Annotated[int, Meta(ge=0)] | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent
-from penaltybox.contracts.events import Decision
+from penaltybox.contracts.events import MAX_ROUTE, MAX_SCENARIO, MAX_SUBJECTS, Decision
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 from penaltybox.producers.adapters.reading import label
@@ -34,9 +34,6 @@ _SAYS_NOBODY: Final = frozenset(
 )
 _NOBODY: Final = "shared"
 """Of a limit whose descriptor names nobody: all requests share it, and nobody is charged."""
-_MOST_SUBJECTS: Final = 16
-_MOST_ROUTE: Final = 256
-_MOST_SCENARIO: Final = 128
 _WITHHELD: Final = "x-penaltybox-action"
 
 
@@ -68,11 +65,11 @@ def asked_by(question: Question, scenarios: Callable[[str], bool]) -> Asked:
             elif value and key not in _SAYS_NOBODY and DIMENSION.fullmatch(name) and _fits(name, subjects):
                 subjects[name] = secret_name(value) if name in SECRETS else value
     # what workers do not take would hide the address beside it
-    return Asked(subjects, said["scenario"], label(said["route"], _MOST_ROUTE), min(question.hits, MAX_COST))
+    return Asked(subjects, said["scenario"], label(said["route"], MAX_ROUTE), min(question.hits, MAX_COST))
 
 
 def _fits(name: str, subjects: dict[str, str]) -> bool:
-    return name in subjects or len(subjects) < _MOST_SUBJECTS
+    return name in subjects or len(subjects) < MAX_SUBJECTS
 
 
 class RateLimits:
@@ -139,7 +136,7 @@ def _possible(subjects: dict[str, str]) -> dict[str, str]:
         with suppress(BadEvent):
             Canonicaliser().subject(dimension, value)  # remembers nothing: values are many
             found[dimension] = value
-            if len(found) == _MOST_SUBJECTS:
+            if len(found) == MAX_SUBJECTS:
                 break
     return found
 
@@ -205,7 +202,7 @@ class Tee:
             id=ulid(at_ms),
             ts=at_ms,
             source=self._source,
-            scenario=label(asked.scenario, _MOST_SCENARIO),
+            scenario=label(asked.scenario, MAX_SCENARIO),
             action="deny" if over else "allow",
             reason="over_limit" if over else None,
             violated=tuple(violated[:16]) if over else (),

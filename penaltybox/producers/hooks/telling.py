@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penaltybox.contracts.clock import now_ms
 from penaltybox.contracts.errors import BadEvent, ConfigurationError
-from penaltybox.contracts.events import Decision
+from penaltybox.contracts.events import MAX_ROUTE, MAX_SCENARIO, Decision
 from penaltybox.contracts.ids import ulid
 from penaltybox.contracts.subjects import DIMENSION, Canonicaliser
 from penaltybox.producers.adapters.reading import label
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _DENIED: Final = 429
 _MOST_LIMITS: Final = 16
-_SCENARIO_CHARS: Final = 128
-_ROUTE_CHARS: Final = 256
 _MOST_COST: Final = 1 << 31
 
 Subjects: TypeAlias = "Callable[[str], Mapping[str, str]]"
@@ -219,12 +217,12 @@ def _with(
         id=ulid(at_ms),
         ts=at_ms,
         source=told.source,
-        scenario=label(told.scenario, _SCENARIO_CHARS),
+        scenario=label(told.scenario, MAX_SCENARIO),
         action="deny" if denied else "allow",
         reason="over_limit" if denied else None,
         violated=told.violated,
         subjects=told.subjects,
-        route=label(told.route, _ROUTE_CHARS),
+        route=label(told.route, MAX_ROUTE),
         status=_DENIED if denied else None,
         limit=limit.amount,
         window_s=limit.window_s,

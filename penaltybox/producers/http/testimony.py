@@ -10,6 +10,7 @@ import hashlib
 import math
 from typing import TYPE_CHECKING, Final
 
+from penaltybox.contracts.events import MAX_SUBJECTS
 from penaltybox.contracts.subjects import DIMENSION, MAX_VALUE_BYTES
 from penaltybox.producers.http.client_address import read_address
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 MAX_COST: Final = 1 << 31
-MAX_SUBJECTS: Final = 16
 SECRETS: Final = frozenset({"api_key"})
 """Dimensions whose values are secrets, unless somebody says otherwise."""
 FIELDS_OF_DECISIONS: Final = frozenset({"scenario", "route"})
