@@ -79,8 +79,16 @@ def test_answers_are_those_of_the_views_before(clickhouse: ClickHouse, old_views
     ]
     more = [decision(60_000 + n, subjects={"user": f"u{n}", "order": "o1"}) for n in range(20)]
     decisions = sorted([*world.decisions, *crowd, *drawn, *more], key=lambda event: event.ts)
-    world = world._replace(decisions=decisions, outcomes=[*world.outcomes, *passed])
+    spoken = ["it's", "a\\b", "new\nline", "x,[y]", "{z:String}", "üñï"]
+    said = [outcome(80_000 + n, spoken[n % 6], T0_MS + n * 900_000, user=f"u{n % 20}") for n in range(60)]
+    world = world._replace(decisions=decisions, outcomes=[*world.outcomes, *passed, *said])
+    # Names of labels go into a view as a parameter.
+    odd = [r"it''s", r"a\\b", r"new\nline", "x,[y]", "{z:String}", "üñï"]
+    labels = ", ".join(f"('{label}', 0.{n + 1}, {n * 3600}, false, {n % 2})" for n, label in enumerate(odd))
     for database in (clickhouse, old_views):
+        database.command(
+            f"INSERT INTO label_weights (label, weight, matures_s, after_limit, abuse) VALUES {labels}"  # noqa: S608
+        )
         delivered(database, world)
     want = answers(old_views, REPLACED)
     assert answers(clickhouse, REPLACED) == want
