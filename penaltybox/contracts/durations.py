@@ -11,15 +11,16 @@ _FORM = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)")
 LONGEST_MS = 3650 * 86_400_000
 
 
-def parse_duration(text: object, where: str = "duration") -> int:
+def parse_duration(text: object, where: str = "duration", most_ms: int = LONGEST_MS) -> int:
     """Milliseconds of a duration such as ``10m``.
 
     Args:
         text: digits and one unit of ms, s, m, h, d, w.
         where: path in the file, for the message.
+        most_ms: the longest that is allowed here.
 
     Raises:
-        ConfigurationError: not of that form, zero, or over ten years.
+        ConfigurationError: not of that form, zero, or longer than `most_ms`, which is at most ten years.
     """
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -27,9 +28,13 @@ def parse_duration(text: object, where: str = "duration") -> int:
             f"{where}: got {shown(text)}, wanted a duration like 90s, 10m, 8h or 14d (a number and one of ms s m h d w)"
         )
     value = int(match[1]) * _UNITS_MS[match[2]]
-    if not 0 < value <= LONGEST_MS:
-        raise ConfigurationError(f"{where}: got {text!r}, wanted more than zero and at most 3650d")
+    if not 0 < value <= most_ms:
+        raise ConfigurationError(f"{where}: got {text!r}, wanted more than zero and at most {_longest(most_ms)}")
     return value
+
+
+def _longest(most_ms: int) -> str:
+    return "3650d" if most_ms == LONGEST_MS else format_duration(most_ms)  # people count ten years in days
 
 
 def format_duration(value_ms: int) -> str:

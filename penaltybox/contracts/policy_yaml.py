@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from penaltybox.contracts.durations import parse_duration
+from penaltybox.contracts.durations import LONGEST_MS, parse_duration
 from penaltybox.contracts.errors import SHOWN, ConfigurationError, cause, shown
 from penaltybox.contracts.subjects import DIMENSION
 
@@ -160,10 +160,10 @@ class Node:
             raise child.error(child.value, "true or false")
         return child.value
 
-    def duration(self, key: str, default: str | None) -> int:
-        """A duration in ms; required without a default."""
+    def duration(self, key: str, default: str | None, *, most_ms: int = LONGEST_MS) -> int:
+        """A duration in ms, of at most `most_ms`; required without a default."""
         child = self.child(key, default)
-        return parse_duration(child.value, child.where)
+        return parse_duration(child.value, child.where, most_ms)
 
     def text(self, *, allow_empty: bool = False) -> str:
         """This value as a text."""

@@ -55,6 +55,20 @@ MISTAKES = [  # what, YAML, where, got, wanted
     ("scenario: failure", SCENARIO.replace("open", "maybe"), "scenarios.s.failure", "maybe", "closed"),
     ("scenario: deadline", SCENARIO.replace("failure: open", "deadline: 11s"), "scenarios.s.deadline", "11s", "10s"),
     (
+        "scenario: no deadline",
+        SCENARIO.replace("failure: open", "deadline: 0ms"),
+        "scenarios.s.deadline",
+        "0ms",
+        "more than zero and at most 10s",
+    ),
+    (
+        "scenario: no cache",
+        SCENARIO.replace("failure: open", "allow_cache: 0s"),
+        "scenarios.s.allow_cache",
+        "0s",
+        "more than zero and at most 1s",
+    ),
+    (
         "scenario: allow cache",
         SCENARIO.replace("failure: open", "allow_cache: 2s"),
         "scenarios.s.allow_cache",
