@@ -55,10 +55,11 @@ class Beginning(msgspec.Struct, frozen=True):
 def compression(path: Path) -> str:
     """``gzip``, ``zstd`` or nothing, by the first bytes, whatever the name; raises OSError."""
     with path.open("rb", buffering=0) as plain:
-        return _kind(plain.read(4))
+        return packed_as(plain.read(4))
 
 
-def _kind(first: bytes) -> str:
+def packed_as(first: bytes) -> str:
+    """``gzip``, ``zstd`` or nothing, by a log's first four bytes."""
     return "gzip" if first.startswith(_GZIP) else "zstd" if first == _ZSTD else ""
 
 
@@ -86,7 +87,7 @@ def unpacked(stream: IO[bytes], name: str) -> IO[bytes]:
         ConfigurationError: it is zstd while this Python cannot read that.
     """
     peeked = stream if isinstance(stream, BufferedReader) else BufferedReader(cast("RawIOBase", stream))
-    kind = _kind(peeked.peek(4)[:4])
+    kind = packed_as(peeked.peek(4)[:4])
     if kind == "gzip":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=peeked))
     return cast("IO[bytes]", _zstd(name).ZstdFile(peeked)) if kind == "zstd" else peeked

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs.blocks import BLOCK_BYTES, Splitter
 from penaltybox.producers.logs.checkpoint import Place, Places
-from penaltybox.producers.logs.files import Beginning, Damaged, beginning, compression, files_under, generations, opened
+from penaltybox.producers.logs.files import (
+    Beginning,
+    Damaged,
+    beginning,
+    compression,
+    files_under,
+    generations,
+    opened,
+    packed_as,
+)
 from penaltybox.producers.logs.passage import stretches
 from penaltybox.producers.logs.tail import Tail
 
@@ -255,17 +264,28 @@ class Pipe:
     def __init__(self, descriptor: int, common: Common) -> None:
         self.ended = False
         self._descriptor = descriptor
+        self._begun = False
         self._splitter = Splitter()
         self._reader = common.reader()
         common.progress.files += 1
 
     def poll(self, now_s: float) -> list[Found]:
-        """What has come, by time; see `Follower.poll`."""
+        """What has come, by time; see `Follower.poll`.
+
+        Raises:
+            ConfigurationError: it is compressed: of what a compressor has not put out yet there is nothing to follow.
+        """
         del now_s
         if not select.select([self._descriptor], [], [], 0)[0]:
             self.more = False
             return []
         chunk = os.read(self._descriptor, BLOCK_BYTES)
+        if not self._begun and (packed := packed_as(chunk[:4])):
+            raise ConfigurationError(
+                f"log: what comes through the pipe is {packed}, wanted lines, for it is followed; unpack it before "
+                f"({'zcat' if packed == 'gzip' else 'zstdcat'} | penaltybox ingest - --follow), or leave --follow out"
+            )
+        self._begun = True
         blocks = list(self._splitter.feed(chunk))
         if not chunk:
             last = self._splitter.rest()

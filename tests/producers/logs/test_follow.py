@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penaltybox.contracts.errors import ConfigurationError
 from penaltybox.producers.logs import follow as following
 from penaltybox.producers.logs.follow import GONE_AFTER_S, SCAN_EVERY_S, SETTLED_AFTER_S, Follower, Pipe
 from tests.producers.logs.nginx_logs import checkpoint, common, line, lines, number_of
@@ -262,4 +263,19 @@ def test_a_pipe_is_followed_to_its_end() -> None:
     os.close(writing)
     assert [number_of(one.decision) for one in pipe.poll(time.monotonic())] == [2]
     assert pipe.ended
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("packed", "kind", "by"),
+    [(gzip.compress(line(1)), "gzip", "zcat"), (b"\x28\xb5\x2f\xfd" + bytes(20), "zstd", "zstdcat")],
+)
+def test_a_compressed_pipe_is_not_followed(packed: bytes, kind: str, by: str) -> None:
+    """It is no line of the format either: what to do is said, instead of counting it as malformed."""
+    reading, writing = os.pipe()
+    pipe = Pipe(reading, common())
+    os.write(writing, packed)
+    with pytest.raises(ConfigurationError, match=f"is {kind}, wanted lines.*{by} \\| penaltybox ingest - --follow"):
+        pipe.poll(time.monotonic())
+    os.close(writing)
     os.close(reading)
