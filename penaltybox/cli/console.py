@@ -40,6 +40,11 @@ def plain(text: str) -> str:
     return _HIDDEN.sub(lambda sign: f"\\u{{{ord(sign[0]):x}}}", text)
 
 
+def one_line(text: str) -> str:
+    """What others wrote, with a code for whatever is not for printing, line ends too."""
+    return "".join(sign if sign.isprintable() else f"\\u{{{ord(sign):x}}}" for sign in text)
+
+
 class Plain(Console):
     """Prints no sign of a text that moves the cursor, colours what follows, or turns its direction; its own it may."""
 

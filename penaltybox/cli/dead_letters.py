@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penaltybox.cli.console import AsJson, err, instant, kafka_errors, out, print_json, settings
+from penaltybox.cli.console import AsJson, err, instant, kafka_errors, one_line, out, print_json, settings
 from penaltybox.cli.control import commit, control
 from penaltybox.cli.hand import Actor, Reason, actor_given, reason_given
 from penaltybox.contracts.clock import now_ms
@@ -70,8 +70,8 @@ def show(
         letter = one.letter
         head = f"{_place(one)}  {instant(letter.ts)}  {letter.reason}: {letter.detail}"
         where = f"{letter.topic} partition {letter.partition}, offset {letter.offset}, {len(letter.raw):,} bytes"
-        out.print(_printable(head), markup=False, soft_wrap=True)
-        out.print(_printable(f"    {where}: {escaped(letter.raw)}"), markup=False, soft_wrap=True)
+        out.print(one_line(head), markup=False, soft_wrap=True)
+        out.print(one_line(f"    {where}: {escaped(letter.raw)}"), markup=False, soft_wrap=True)
 
 
 @app.command("retry")
@@ -111,7 +111,7 @@ def retry(
     messages = [one.message for _, one in judged if one.message is not None]
     left = [(place, one.says) for place, one in judged if one.message is None]
     for place, says in left[:20]:
-        err.print(_printable(f"{_place(place)}: left out, {says}"), markup=False, soft_wrap=True)
+        err.print(one_line(f"{_place(place)}: left out, {says}"), markup=False, soft_wrap=True)
     if messages and not dry_run:
         if not yes:
             typer.confirm(f"Send {len(messages):,} records to their topics again?", abort=True, err=True)
@@ -183,8 +183,3 @@ def escaped(raw: bytes) -> str:
     """The beginning of a record's bytes, so that no terminal obeys them."""
     text = repr(raw[:_RAW_SHOWN])[2:-1]
     return f"{text}…" if len(raw) > _RAW_SHOWN else text
-
-
-def _printable(text: str) -> str:
-    """What others wrote may hold anything; nothing that cannot be printed reaches a terminal."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penaltybox.cli.console import instant, left
+from penaltybox.cli.console import instant, left, one_line
 from penaltybox.cli.replay_words import (
     headline,
     pair_text,
-    plain,
     rate_text,
     rung_text,
     sighting_text,
@@ -73,7 +72,7 @@ def page(report: Report, versions: Mapping[Side, str], failures: Sequence[Failur
         "pair": pair_text,
         "rate": rate_text,
         "rung": rung_text,
-        "plain": plain,
+        "one_line": one_line,
         "instant": instant,
         "duration": left,
         "top": top_text,

@@ -9,8 +9,9 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from penaltybox.cli.console import one_line
 from penaltybox.cli.plots import VARIABLES, legend, short, style, svg
-from penaltybox.cli.replay_words import plain, rung_text
+from penaltybox.cli.replay_words import rung_text
 from penaltybox.contracts.labels import STANDINGS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _changes(rows: Sequence[Row]) -> Figure:
             for bar, row in zip(bars, rows, strict=True):
                 bar.set_alpha(_FADED if row.shadow else None)
             begun = [start + count for start, count in zip(begun, counts, strict=True)]
-    axes.set_yticks(places, [short(f"{row.dimension}: {plain(row.rule)} → {rung_text(row)}") for row in rows])
+    axes.set_yticks(places, [short(f"{row.dimension}: {one_line(row.rule)} → {rung_text(row)}") for row in rows])
     axes.invert_yaxis()
     axes.axvline(0, color=VARIABLES["ink"], linewidth=0.8)
     gone = "← no longer penalised · " if any(row.change.gone.total for row in rows) else ""

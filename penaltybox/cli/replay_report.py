@@ -8,11 +8,10 @@ from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
 
-from penaltybox.cli.console import instant, left, table
+from penaltybox.cli.console import instant, left, one_line, table
 from penaltybox.cli.replay_words import (
     headline,
     pair_text,
-    plain,
     rate_text,
     rung_text,
     sighting_text,
@@ -56,7 +55,7 @@ def report_view(report: Report, failures: Sequence[Failure] = ()) -> RenderableT
 
 def failures_view(failures: Sequence[Failure]) -> RenderableType:
     """Which conditions failed, and why."""
-    lines = [f"[red]Failed:[/red] {escape(plain(f'{one.condition}: {one.sentence}'))}" for one in failures]
+    lines = [f"[red]Failed:[/red] {escape(one_line(f'{one.condition}: {one.sentence}'))}" for one in failures]
     return "\n".join(lines)
 
 
@@ -87,7 +86,7 @@ def _rows(report: Report) -> RenderableType:
     several = {row.rule for row in report.rows for other in report.rows if _differ(row, other)}
     rows = [
         [
-            f"{plain(row.rule)}{f' on {row.dimension}' if row.rule in several else ''} → {rung_text(row)}",
+            f"{one_line(row.rule)}{f' on {row.dimension}' if row.rule in several else ''} → {rung_text(row)}",
             *_counts(row.change),
         ]
         for row in report.rows[:_ROWS]
@@ -137,7 +136,7 @@ def _stopped(report: Report) -> RenderableType:
     columns = ["side", "requests", "legitimate", "abusive", "unknown"]
     shown: list[RenderableType] = [table("Requests stopped by a deny in force", columns, rows, right=columns[1:])]
     if stopped.by_rule:
-        rules = ", ".join(f"{plain(name)} {pair_text(pair)}" for name, pair in stopped.by_rule.items())
+        rules = ", ".join(f"{one_line(name)} {pair_text(pair)}" for name, pair in stopped.by_rule.items())
         shown.append(Padding(escape(f"by rule: {rules}"), (0, 0, 0, 2)))
     if demand.blocklist:
         shown.append(
@@ -165,7 +164,7 @@ def _special(report: Report) -> RenderableType:
             f"them stopped {pair_text(listed.requests)}."
         )
         said += [f"  {subject}" for subject in listed.examples[:_TOP]]
-    return "\n".join(escape(plain(line)) for line in said)
+    return "\n".join(escape(one_line(line)) for line in said)
 
 
 def _top(report: Report) -> RenderableType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penaltybox.cli.console import instant, left
+from penaltybox.cli.console import instant, left, one_line
 from penaltybox.processors.replay.histories import ENDLESS_MS
 from penaltybox.processors.replay.report import Pair
 
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from penaltybox.processors.replay.report import Report, Row, Sighting, Split, Step, Top
 
 SMALL: Final = 0.1
-
-
-def plain(text: str) -> str:
-    """A text from outside with everything replaced that a terminal might obey."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def split_text(split: Split) -> str:
@@ -91,7 +86,9 @@ def step_text(step: Step) -> str:
     """A penalty in a line: side, time, rule, rungs, until."""
     shadow = " (shadow)" if step.shadow else ""
     end = f"until {instant(step.until)}" if step.until is not None else "permanent"
-    return f"{step.side}: {instant(step.ts)} {plain(step.rule)}{shadow}: {step.from_} → {step.to}, {step.action}, {end}"
+    return (
+        f"{step.side}: {instant(step.ts)} {one_line(step.rule)}{shadow}: {step.from_} → {step.to}, {step.action}, {end}"
+    )
 
 
 def sighting_text(one: Sighting) -> str:
@@ -100,4 +97,4 @@ def sighting_text(one: Sighting) -> str:
     reason = f"/{one.reason}" if one.reason else ""
     what = " ".join(part for part in (one.scenario, one.route, *one.violated) if part)
     who = " ".join(f"{dimension}={value}" for dimension, value in one.subjects.items())
-    return plain(f"{instant(one.ts)} {one.action}{reason}{times} {what} {who}")
+    return one_line(f"{instant(one.ts)} {one.action}{reason}{times} {what} {who}")
