@@ -93,6 +93,7 @@ def test_answers_are_those_of_the_views_before(clickhouse: ClickHouse, old_views
     want = answers(old_views, REPLACED)
     assert answers(clickhouse, REPLACED) == want
     assert len(want["episodes"]) > 150
+    assert any(row["abusive_accounts"] + row["legitimate_accounts"] for row in want["account_farms"])
     assert any(10 < row["drawn_passed"] < row["drawn"] - 10 for row in want["probe_estimates"]), want["probe_estimates"]
     assert {row["dimension"] for row in want["false_positives_as_of"]} >= {"user", "device", "ip"}
 
