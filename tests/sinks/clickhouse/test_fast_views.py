@@ -106,7 +106,7 @@ def test_more_than_a_year_of_roll_ups_is_planned(clickhouse: ClickHouse) -> None
         "from": T0_MS - 399 * DAY_MS, "to": T0_MS + DAY_MS, "as_of": T0_MS + 40 * DAY_MS, "matures_s": -1, "by": "ip",
     }  # fmt: skip
     names = ("false_positives_as_of", "probe_estimates", "nat")
-    before = rounded(clickhouse, names, span)
+    before = answers(clickhouse, names, span)
     assert before["nat"]
     first_s, slots = T0_MS // 1000 - 399 * 86_400, 399 * 144
     clickhouse.command(
@@ -119,20 +119,7 @@ def test_more_than_a_year_of_roll_ups_is_planned(clickhouse: ClickHouse) -> None
         {"from": "2024-11-17 00:00:00", "to": "2025-12-23 00:00:00"},
     )
     assert plan["slots"] > 57_000
-    assert rounded(clickhouse, names, span) == before
-
-
-def rounded(
-    clickhouse: ClickHouse, names: tuple[str, ...], span: dict[str, int | str]
-) -> dict[str, list[list[object]]]:
-    """Answers but for the last digits of a sum, which depend on the order."""
-    return {
-        name: [
-            [round(value, 9) if isinstance(value, float) else value for value in row.values()]
-            for row in queries.run(clickhouse, name, span)
-        ]
-        for name in names
-    }
+    assert answers(clickhouse, names, span) == before
 
 
 PARAMETER = re.compile(r"\{(\w+):((?:[^{}'\\]|'[^']*')+)\}")

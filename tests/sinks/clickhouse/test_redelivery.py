@@ -28,7 +28,7 @@ from tests.sinks.clickhouse.worlds import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
@@ -59,22 +59,24 @@ def store(writer: Writer, given: list[Batch]) -> None:
         writer.store(writer.prepare(one))
 
 
-def answers(clickhouse: ClickHouse, names: Iterable[str] = queries.QUERIES) -> Answers:
+def answers(
+    clickhouse: ClickHouse, names: Iterable[str] = queries.QUERIES, values: Mapping[str, int | str] = VALUES
+) -> Answers:
     """What shipped queries say, with floats rounded: sums over merged parts may differ in the last bit.
 
     Planning them is what takes time, so two connections ask, half of them each.
     """
     names = list(names)
     with ThreadPoolExecutor(2) as pool:
-        halves = list(pool.map(lambda half: _answers(clickhouse, half), (names[::2], names[1::2])))
+        halves = list(pool.map(lambda half: _answers(clickhouse, half, dict(values)), (names[::2], names[1::2])))
     return halves[0] | halves[1]
 
 
-def _answers(clickhouse: ClickHouse, names: list[str]) -> Answers:
+def _answers(clickhouse: ClickHouse, names: list[str], values: dict[str, int | str]) -> Answers:
     found = {}
     with closing(ClickHouse(clickhouse._url, clickhouse.database, answer_s=PATIENT_S)) as own:
         for name in names:
-            rows = queries.run(own, name, VALUES)
+            rows = queries.run(own, name, values)
             rounded = [
                 {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items() if k != "kinds"} for row in rows
             ]

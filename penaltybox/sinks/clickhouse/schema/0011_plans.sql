@@ -41,7 +41,16 @@ WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
   AND NOT shadow AND origin = 'rule' AND action IN ('challenge', 'deny')
 );
 
--- As before. `kind`: labels in order, with weight, time to mature in ms, whether they need a limit, whether they mean abuse.
+-- Labels in order, with weight, time to mature in ms, whether they need a limit, whether they mean abuse: `kind` of the views below.
+CREATE OR REPLACE VIEW label_kinds AS
+SELECT (groupArray(label), groupArray(weight), groupArray(horizon_ms), groupArray(after_limit), groupArray(abuse)) AS kind
+FROM
+(
+    SELECT label, weight, if({matures_s:Int64} >= 0, {matures_s:Int64}, matures_s) * 1000 AS horizon_ms, after_limit, abuse
+    FROM label_weights FINAL ORDER BY label
+);
+
+-- As before.
 CREATE OR REPLACE VIEW key_marks AS
 WITH {kind:Tuple(Array(String), Array(Float64), Array(Int64), Array(Bool), Array(Bool))} AS kind
 SELECT arrayJoin(o.subject_keys) AS key, toUnixTimestamp64Milli(o.ts) * 65536 + indexOf(kind.1, toString(o.label)) AS mark,
@@ -50,7 +59,7 @@ FROM outcomes AS o FINAL
 WHERE o.ts < {as_of:DateTime64(3, 'UTC')} AND has(kind.1, toString(o.label))
   AND (o.ts >= {from:DateTime64(3, 'UTC')} OR kind.5[indexOf(kind.1, toString(o.label))]);
 
--- As before. What seen_keys, limited_pieces and key_marks ask stands in it, in that order.
+-- As before. What seen_keys asked stands in it.
 CREATE OR REPLACE VIEW judged_keys AS
 WITH {plan:Tuple(Array(Tuple(DateTime('UTC'), UInt64)), Array(DateTime('UTC')))} AS plan,
      {kind:Tuple(Array(String), Array(Float64), Array(Int64), Array(Bool), Array(Bool))} AS kind,
@@ -85,44 +94,6 @@ seen AS
           AND toStartOfHour(ts) IN (SELECT toStartOfHour(arrayJoin(plan.2))) AND toStartOfTenMinutes(ts) IN (SELECT arrayJoin(plan.2))
     ) AS named
     GROUP BY key
-),
-limited AS
-(
-SELECT key, dimension, transform(dimension, ['user', 'device', 'ip', 'api_key'], [1, 2, 3, 4], 0) AS code,
-       bitOr(bitShiftLeft(toUInt256(name), 192), bitOr(bitShiftLeft(toUInt256(toUnixTimestamp64Milli(first_at)), 128),
-           bitOr(bitShiftLeft(toUInt256(toUnixTimestamp64Milli(last_at)), 64), toUInt256(gap_ms)))) AS piece
-FROM
-(
-SELECT subject_key AS key, toString(subject_dimension) AS dimension, sipHash64('limit', toString(limit_name)) AS name,
-       first_at, last_at, last_gap_ms AS gap_ms
-FROM denials_10m
-WHERE slot >= {from:DateTime64(3, 'UTC')} AND slot < {to:DateTime64(3, 'UTC')}
-  AND (slot, build) IN (SELECT p.1, p.2 FROM (SELECT arrayJoin(plan.1) AS p))
-  AND enforced AND reason IN ('over_limit', 'local_fallback') AND limit_name != ''
-UNION ALL
-SELECT sipHash64(if(subject = '', concat(dimension, ':'), subject)),
-       if(subject = '', toString(dimension), substring(subject, 1, position(subject, ':') - 1)),
-       sipHash64('limit', toString(limit_name)), ts, ts,
-       greatest(least(ifNull(window_s, 0), 1000000000) * 1000, 600000)
-FROM decisions
-WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')} AND action IN ('challenge', 'deny', 'shadow')
-  AND enforced AND reason IN ('over_limit', 'local_fallback') AND limit_name != ''
-  AND toStartOfHour(ts) IN (SELECT toStartOfHour(arrayJoin(plan.2))) AND toStartOfTenMinutes(ts) IN (SELECT arrayJoin(plan.2))
-UNION ALL
-SELECT sipHash64(subject), substring(subject, 1, position(subject, ':') - 1), sipHash64('rule', toString(rule)), ts, ts,
-       if(isNull(to_ms), 1000000000000, greatest(assumeNotNull(to_ms), 600000))
-FROM penalties FINAL
-WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
-  AND NOT shadow AND origin = 'rule' AND action IN ('challenge', 'deny')
-)
-),
-marked AS
-(
-SELECT arrayJoin(o.subject_keys) AS key, toUnixTimestamp64Milli(o.ts) * 65536 + indexOf(kind.1, toString(o.label)) AS mark,
-       kind.5[indexOf(kind.1, toString(o.label))] AS abuse
-FROM outcomes AS o FINAL
-WHERE o.ts < {as_of:DateTime64(3, 'UTC')} AND has(kind.1, toString(o.label))
-  AND (o.ts >= {from:DateTime64(3, 'UTC')} OR kind.5[indexOf(kind.1, toString(o.label))])
 )
 SELECT code, other, seen,
        toUInt64(arrayCount(mature)) AS n, toUInt64(length(mature)) - n AS young,
@@ -158,9 +129,12 @@ FROM
                     FROM seen
                     UNION ALL
                     SELECT key, code, if(code = 0, dimension, ''), false, piece, 0, false
-                    FROM limited
+                    FROM limited_pieces(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
+                        plan = {plan:Tuple(Array(Tuple(DateTime('UTC'), UInt64)), Array(DateTime('UTC')))})
                     UNION ALL
-                    SELECT key, 0, '', false, 0, mark, abuse FROM marked
+                    SELECT key, 0, '', false, 0, mark, abuse
+                    FROM key_marks(from = {from:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')},
+                        kind = {kind:Tuple(Array(String), Array(Float64), Array(Int64), Array(Bool), Array(Bool))})
                 ) AS u
                 GROUP BY u.key
             )
@@ -229,9 +203,7 @@ FROM
                        sumIf(p * p, seen AND n > 0) AS limited_squares, sumIf(p * p, seen AND n = 0) AS unlimited_squares
                 FROM judged_keys(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')},
                     plan = (SELECT plan FROM reading_slots(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})),
-                    kind = (SELECT (groupArray(label), groupArray(weight), groupArray(horizon_ms), groupArray(after_limit), groupArray(abuse)) FROM
-                        (SELECT label, weight, if({matures_s:Int64} >= 0, {matures_s:Int64}, matures_s) * 1000 AS horizon_ms, after_limit, abuse
-                         FROM label_weights FINAL ORDER BY label)),
+                    kind = (SELECT kind FROM label_kinds(matures_s = {matures_s:Int64})),
                     mature_before_ms = (SELECT toUnixTimestamp64Milli(mature_before) FROM maturity(
                         from = {from:DateTime64(3, 'UTC')}, as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64})))
                 GROUP BY code, other
@@ -242,7 +214,7 @@ FROM
 )
 ORDER BY dimension;
 
--- Shared addresses, by a plan of reading_pieces. What keyed_sightings, over_keys, limited_pieces and ip_episodes_of asked stands in it.
+-- Shared addresses, by a plan of reading_pieces. What keyed_sightings, over_keys and ip_episodes_of asked stands in it.
 CREATE OR REPLACE VIEW nat_by_plan AS
 WITH {plan:Tuple(Array(Tuple(DateTime('UTC'), UInt64)), Array(DateTime('UTC')), Array(DateTime('UTC')))} AS plan,
      arrayConcat(plan.2, plan.3) AS bare, 1.959963984540054 AS z,
@@ -293,40 +265,12 @@ WHERE dimension = 'user' AND NOT shadow AND origin = 'rule' AND action IN ('chal
 ),
 episodes_of AS
 (
-SELECT key, max(l.code) AS code, groupArray(l.piece) AS pieces,
+SELECT key, groupArray(l.piece) AS pieces,
        arraySort(arrayMap(x -> toUInt128(bitShiftRight(x, 128)), pieces)) AS firsts,
        arraySort(arrayMap(x -> bitOr(bitShiftLeft(bitShiftRight(x, 192), 128), toUInt256(toUInt128(x))), pieces)) AS lasts,
        arrayCount((x, y, i) -> i = 1 OR x > bitShiftRight(y, 64) + bitAnd(y, 18446744073709551615),
            firsts, arrayPopBack(arrayPushFront(lasts, toUInt256(0))), arrayEnumerate(firsts)) AS episodes
-FROM (
-SELECT key, dimension, transform(dimension, ['user', 'device', 'ip', 'api_key'], [1, 2, 3, 4], 0) AS code,
-       bitOr(bitShiftLeft(toUInt256(name), 192), bitOr(bitShiftLeft(toUInt256(toUnixTimestamp64Milli(first_at)), 128),
-           bitOr(bitShiftLeft(toUInt256(toUnixTimestamp64Milli(last_at)), 64), toUInt256(gap_ms)))) AS piece
-FROM
-(
-SELECT subject_key AS key, toString(subject_dimension) AS dimension, sipHash64('limit', toString(limit_name)) AS name,
-       first_at, last_at, last_gap_ms AS gap_ms
-FROM denials_10m
-WHERE slot >= {from:DateTime64(3, 'UTC')} AND slot < {to:DateTime64(3, 'UTC')}
-  AND (slot, build) IN (SELECT p.1, p.2 FROM (SELECT arrayJoin(plan.1) AS p))
-  AND enforced AND reason IN ('over_limit', 'local_fallback') AND limit_name != ''
-UNION ALL
-SELECT sipHash64(if(subject = '', concat(dimension, ':'), subject)),
-       if(subject = '', toString(dimension), substring(subject, 1, position(subject, ':') - 1)),
-       sipHash64('limit', toString(limit_name)), ts, ts,
-       greatest(least(ifNull(window_s, 0), 1000000000) * 1000, 600000)
-FROM decisions
-WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')} AND action IN ('challenge', 'deny', 'shadow')
-  AND enforced AND reason IN ('over_limit', 'local_fallback') AND limit_name != ''
-  AND toStartOfHour(ts) IN (SELECT toStartOfHour(arrayJoin(bare))) AND toStartOfTenMinutes(ts) IN (SELECT arrayJoin(bare))
-UNION ALL
-SELECT sipHash64(subject), substring(subject, 1, position(subject, ':') - 1), sipHash64('rule', toString(rule)), ts, ts,
-       if(isNull(to_ms), 1000000000000, greatest(assumeNotNull(to_ms), 600000))
-FROM penalties FINAL
-WHERE ts >= {from:DateTime64(3, 'UTC')} AND ts < {to:DateTime64(3, 'UTC')}
-  AND NOT shadow AND origin = 'rule' AND action IN ('challenge', 'deny')
-)
-) AS l
+FROM limited_pieces(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}, plan = (plan.1, bare)) AS l
 WHERE l.code = 3
 GROUP BY key
 )
@@ -440,7 +384,7 @@ FROM
 (
     SELECT ts, id, toString(dimension) AS dimension, toString(limit_name) AS limit_name, subject, who, established, share, first
     FROM challenges_by_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')},
-    plan = {plan:Tuple(Array(Tuple(DateTime('UTC'), UInt64)), Array(DateTime('UTC')), Array(DateTime('UTC')))})
+        plan = {plan:Tuple(Array(Tuple(DateTime('UTC'), UInt64)), Array(DateTime('UTC')), Array(DateTime('UTC')))})
     WHERE ts < {as_of:DateTime64(3, 'UTC')} - toIntervalSecond(horizon_s)
 ) AS c
 LEFT JOIN
@@ -536,9 +480,7 @@ SELECT * FROM probe_by_plan(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTim
     as_of = {as_of:DateTime64(3, 'UTC')}, matures_s = {matures_s:Int64},
     plan = (SELECT plan FROM reading_slots(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')})),
     challenged = (SELECT plan FROM reading_pieces_of(from = {from:DateTime64(3, 'UTC')}, to = {to:DateTime64(3, 'UTC')}, edition = 1)),
-    kind = (SELECT (groupArray(label), groupArray(weight), groupArray(horizon_ms), groupArray(after_limit), groupArray(abuse)) FROM
-        (SELECT label, weight, if({matures_s:Int64} >= 0, {matures_s:Int64}, matures_s) * 1000 AS horizon_ms, after_limit, abuse
-         FROM label_weights FINAL ORDER BY label)));
+    kind = (SELECT kind FROM label_kinds(matures_s = {matures_s:Int64})));
 
 -- As before; labels are sought only for accounts of what is a farm.
 CREATE OR REPLACE VIEW account_farms AS
@@ -565,7 +507,7 @@ FROM
     GROUP BY ['device', 'ip'][kind] AS dimension, place
     HAVING accounts >= 4 AND established_share < 0.25
 ) AS f
-LEFT ARRAY JOIN f.users AS user
+ARRAY JOIN f.users AS user
 LEFT JOIN
 (
     SELECT subject, abusive, legitimate
