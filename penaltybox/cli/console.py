@@ -37,12 +37,16 @@ _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-
 
 def plain(text: str) -> str:
     """What others wrote, with a code for each sign that a terminal would obey or that nobody could see."""
-    return _HIDDEN.sub(lambda sign: f"\\u{{{ord(sign[0]):x}}}", text)
+    return _HIDDEN.sub(lambda sign: _code(sign[0]), text)
 
 
 def one_line(text: str) -> str:
     """What others wrote, with a code for whatever is not for printing, line ends too."""
-    return "".join(sign if sign.isprintable() else f"\\u{{{ord(sign):x}}}" for sign in text)
+    return "".join(sign if sign.isprintable() else _code(sign) for sign in text)
+
+
+def _code(sign: str) -> str:
+    return f"\\u{{{ord(sign):x}}}"
 
 
 class Plain(Console):

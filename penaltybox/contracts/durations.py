@@ -29,12 +29,8 @@ def parse_duration(text: object, where: str = "duration", most_ms: int = LONGEST
         )
     value = int(match[1]) * _UNITS_MS[match[2]]
     if not 0 < value <= most_ms:
-        raise ConfigurationError(f"{where}: got {text!r}, wanted more than zero and at most {_longest(most_ms)}")
+        raise ConfigurationError(f"{where}: got {text!r}, wanted more than zero and at most {format_duration(most_ms)}")
     return value
-
-
-def _longest(most_ms: int) -> str:
-    return "3650d" if most_ms == LONGEST_MS else format_duration(most_ms)  # people count ten years in days
 
 
 def format_duration(value_ms: int) -> str:

@@ -264,7 +264,7 @@ class Pipe:
     def __init__(self, descriptor: int, common: Common) -> None:
         self.ended = False
         self._descriptor = descriptor
-        self._begun = False
+        self._head = b""
         self._splitter = Splitter()
         self._reader = common.reader()
         common.progress.files += 1
@@ -280,12 +280,12 @@ class Pipe:
             self.more = False
             return []
         chunk = os.read(self._descriptor, BLOCK_BYTES)
-        if not self._begun and (packed := packed_as(chunk[:4])):
+        self._head = (self._head + chunk[:4])[:4]  # a first read may be of one byte
+        if packed := packed_as(self._head):
             raise ConfigurationError(
                 f"log: what comes through the pipe is {packed}, wanted lines, for it is followed; unpack it before "
                 f"({'zcat' if packed == 'gzip' else 'zstdcat'} | penaltybox ingest - --follow), or leave --follow out"
             )
-        self._begun = True
         blocks = list(self._splitter.feed(chunk))
         if not chunk:
             last = self._splitter.rest()

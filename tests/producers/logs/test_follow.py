@@ -266,14 +266,19 @@ def test_a_pipe_is_followed_to_its_end() -> None:
     os.close(reading)
 
 
+@pytest.mark.parametrize("byte_by_byte", [False, True])
 @pytest.mark.parametrize(
     ("packed", "kind", "by"),
     [(gzip.compress(line(1)), "gzip", "zcat"), (b"\x28\xb5\x2f\xfd" + bytes(20), "zstd", "zstdcat")],
 )
-def test_a_compressed_pipe_is_not_followed(packed: bytes, kind: str, by: str) -> None:
+def test_a_compressed_pipe_is_not_followed(packed: bytes, kind: str, by: str, *, byte_by_byte: bool) -> None:
     """It is no line of the format either: what to do is said, instead of counting it as malformed."""
     reading, writing = os.pipe()
     pipe = Pipe(reading, common())
+    if byte_by_byte:
+        os.write(writing, packed[:1])
+        assert pipe.poll(time.monotonic()) == []
+        packed = packed[1:]
     os.write(writing, packed)
     with pytest.raises(ConfigurationError, match=f"is {kind}, wanted lines.*{by} \\| penaltybox ingest - --follow"):
         pipe.poll(time.monotonic())
